@@ -349,15 +349,22 @@ def contribution() -> dict[str, Any]:
     }
 
 
-def verified() -> dict[str, Any]:
-    """Return a verified contribution of two bins on its way to the second of three nodes, and each node's opening."""
-    mechanism, bins = DistributedDiscreteGaussian(), {"columns": ["x"], "edges": [0.0, 1.0, 2.0]}
-    actors, kind = TestFederation(4, 3, name="vectors"), VerifiedSum(clients=40, tolerate=1)
-    request = actors.request(statistic="histogram", parameters=bins, rows_max=1, kind=kind)
+BINS = {"columns": ["x"], "edges": [0.0, 1.0, 2.0]}
+BALL = {"columns": ["x", "y"], "centre": [0.0] * 2, "scale": [1.0] * 2, "bound": [1.0] * 2, "radius": 1.0}
+
+
+def verified(statistic: str, parameters: dict[str, Any], row: list[float]) -> dict[str, Any]:
+    """Return a verified contribution on its way to the second of three nodes, and each node's opening.
+
+    `row` is the statistic of the client's only row.
+    """
+    mechanism, actors = DistributedDiscreteGaussian(), TestFederation(4, 3, name="vectors")
+    kind = VerifiedSum(clients=40, tolerate=1)
+    request = actors.request(statistic=statistic, parameters=parameters, rows_max=1, kind=kind)
     body, validated = request.draft(mechanism, Limits())
     assert validated.statement is not None, "it is verified"
     keys, statement, f = [SECRET, OTHER_SECRET, ROOT], validated.statement, body.fraction_bits
-    value = np.array([0, 1 << value_bits(validated, f)], dtype=np.int64)
+    value = np.rint(np.ldexp(row, value_bits(validated, f))).astype(np.int64)
     identity = Identity(SECRET)
     fields = {"seed": SECRET, "fresh": ROOT, "hello": OTHER_SECRET, "round": ROUND, "ah": HASH, "charge": 258}
     made = make_contribution(
@@ -378,7 +385,7 @@ def verified() -> dict[str, Any]:
         "fraction bits": f,
         "noises": statement.noises,
         "noise bits": statement.noise_bits,
-        "words": statement.block.words,
+        "words": statement.words,
         "payload": plain(made.payload),
         "openings": [one.openings[0].tolist() for one in opened],
         "sums": [one.total.tolist() for one in opened],
@@ -448,7 +455,8 @@ def render() -> str:
         "labels": all_labels(),
         "keys": keys(),
         "contribution": contribution(),
-        "verified contribution": verified(),
+        "verified contribution": verified("histogram", BINS, [0.0, 1.0]),
+        "verified row in a ball": verified("mean", BALL, [0.75, -0.625]),
         "invitations": merkle(),
         "reports": local_reports(),
         "must_not_verify": forgeries(),

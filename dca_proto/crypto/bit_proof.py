@@ -77,10 +77,16 @@ class Block(NamedTuple):
         return self.bits + self.blinds + self.quotient
 
 
+@lru_cache(maxsize=8)
+def divisors(prime: int) -> tuple[int, ...]:
+    """Return the divisors of P - 1, ascending: orders of roots of unity."""
+    small = [k for k in range(1, math.isqrt(prime - 1) + 1) if (prime - 1) % k == 0]
+    return tuple(sorted({n for k in small for n in (k, (prime - 1) // k)}))
+
+
 @lru_cache(maxsize=256)
 def _order(bits: int, prime: int) -> int:
-    small = [k for k in range(1, math.isqrt(prime - 1) + 1) if (prime - 1) % k == 0]
-    return min(n for k in small for n in (k, (prime - 1) // k) if n >= bits)
+    return min(n for n in divisors(prime) if n >= bits)
 
 
 def prove(block: Block, bits: NDArray[np.int64], blinds: Elements) -> Elements:
@@ -132,20 +138,31 @@ def point(data: bytes, field: Field = DEFAULT) -> Elements:
     raise ValueError(f"no point in {len(data)} bytes")
 
 
+def vanishing(field: Field, order: int, r: Elements) -> Elements:
+    """Return r^n - 1, which is not 0 for r outside the field, as n divides P - 1."""
+    found = field.power(r, order)
+    found[0] = (found[0] + np.uint64(field.prime - 1)) % np.uint64(field.prime)
+    return found
+
+
+def at_roots(field: Field, order: int, r: Elements, count: int) -> Elements:
+    """Return what the values at 1, ω, ω², … add at r to the polynomial through n roots of unity, ``(count, 2)``.
+
+    At ω^j, that is (r^n - 1)·ω^j / (n·(r - ω^j)).
+    """
+    roots = field.powers(field.root_of_unity(order), order)[:count]
+    distances = np.broadcast_to(r, (count, 2)).copy()
+    distances[:, 0] = field.minus(distances[:, 0], roots)
+    scale = field.multiply(roots, np.uint64(pow(order, field.prime - 2, field.prime)))
+    return field.multiply(field.times(field.inverses(distances), vanishing(field, order, r)), scale[:, np.newaxis])
+
+
 def query(block: Block, r: Elements) -> Elements:
     """Return the public weights of the words in an opening at r, ``(block.words, 4)``."""
     field, order = block.field, block.order
-    vanishing = field.power(r, order)
-    vanishing[0] = (vanishing[0] + np.uint64(field.prime - 1)) % np.uint64(field.prime)  # r^n - 1, which is not 0
-    # The j-th bit counts in f(r) with (r^n - 1)·ω^j / (n·(r - ω^j)).
-    roots = field.powers(field.root_of_unity(order), order)[: block.bits]
-    distances = np.broadcast_to(r, (block.bits, 2)).copy()
-    distances[:, 0] = field.minus(distances[:, 0], roots)
-    scale = field.multiply(roots, np.uint64(pow(order, field.prime - 2, field.prime)))
-    of_bits = field.multiply(field.times(field.inverses(distances), vanishing), scale[:, np.newaxis])
-    of_powers = field.times(field.extension_powers(r, block.quotient), vanishing)
+    of_powers = field.times(field.extension_powers(r, block.quotient), vanishing(field, order, r))
     weights = np.zeros((block.words, OPENED), dtype=np.uint64)
-    weights[: block.bits, :2] = of_bits
+    weights[: block.bits, :2] = at_roots(field, order, r, block.bits)
     weights[block.bits : block.bits + block.blinds, :2] = of_powers[: block.blinds]
     weights[block.bits + block.blinds :, 2:] = of_powers
     return weights

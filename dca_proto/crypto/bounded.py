@@ -6,6 +6,8 @@ choice of bits is a number on 0..R, and every number on 0..R has one: proven bit
 A limit l <= Σ w_k x_k <= l + s has such a number on 0..s, too: Σ w_k x_k - l. The nodes open, for all limits together,
 whether these numbers are what they have to be. The opening is public beforehand for an honest client.
 
+A norm Σ x_k² <= s + t·c has one, too: s + t·c - Σ x_k². `crypto.norm` proves that it is what it has to be.
+
 Beside each x stand m noise numbers of `width` bits each. When no client can change its bits, public coins flip each
 noise bit: b XOR c = c + (1 - 2c)·b is linear in b. So a noise number is uniform on 0..2^width - 1 whatever the client
 chose. The sum has the noise that the coins made, minus its known mean.
@@ -14,14 +16,16 @@ chose. The sum has the noise that the coins made, minus its known mean.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.bit_proof import OPENED, Block, query
+from dca_proto.crypto import norm as norms
+from dca_proto.crypto.bit_proof import OPENED, Block, prove, query
 from dca_proto.crypto.bit_proof import accepted as proves
-from dca_proto.crypto.field import DEFAULT, AnyElements, Elements, Field, as_floats
+from dca_proto.crypto.field import DEFAULT, AnyElements, Elements, Factor, Field, as_floats, factor_of
 from dca_proto.errors import UsageError
 
 NOISE_BITS_MAX = 16
@@ -51,6 +55,32 @@ class Limit(msgspec.Struct, frozen=True):
     size: int = 0
 
 
+class Norm(msgspec.Struct, frozen=True):
+    """A limit of a sum of squares: Σ x_k² <= most + slope·c.
+
+    Attributes:
+        count: p; the sum is over the first p coordinates.
+        most: s, in square grid units, 1 or more. slope: t, of the last coordinate c; 0 if that does not matter.
+    """
+
+    count: int
+    most: int
+    slope: int = 0
+
+
+class Query(NamedTuple):
+    """The public weights of words in an opening at one point.
+
+    Attributes:
+        common: in A and C, in E if there are limits, in G(r) if there is a norm, ``(words, 4 to 8)``. What numbers add
+            to G(r) is not among them: it is the same at all points.
+        wires: in each f_j, of the numbers of its wire and of its blinds, ``(h + 2k, 2)``; None without a norm.
+    """
+
+    common: Factor
+    wires: Factor | None
+
+
 class Statement(msgspec.Struct, frozen=True, dict=True):
     """What a verified contribution proves: each coordinate lies within its bounds, and its noise numbers are bits.
 
@@ -59,7 +89,7 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         sizes: R_k >= 1; x_k lies from l_k to l_k + R_k.
         noises: m, noise numbers for each coordinate of one client.
         noise_bits: bits of a noise number; its variance is (4^noise_bits - 1) / 12 square grid units.
-        limits: of combinations of the coordinates.
+        limits: of combinations of the coordinates. norm: of their squares, if there is such a limit.
         field: where words live.
     """
 
@@ -68,6 +98,7 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
     noises: int = 1
     noise_bits: int = 1
     limits: tuple[Limit, ...] = ()
+    norm: Norm | None = None
     field: Field = DEFAULT
 
     @classmethod
@@ -94,8 +125,12 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
                 f"a limit of a verified sum reaches {self._reach}, and has to stay below "
                 f"{self.field.prime}: use a coarser grid or smaller bounds"
             )
-        numbers = (*self.sizes, *(limit.size for limit in self.limits))
-        bits = sum(number.bit_length() for number in numbers) + self.noise_size
+        if self.norm_reach >= self.field.prime:
+            raise UsageError(
+                f"a norm of a verified sum reaches {self.norm_reach}, and has to stay below {self.field.prime}: use a "
+                "coarser grid or smaller bounds"
+            )
+        bits = sum(number.bit_length() for number in self.numbers) + self.noise_size
         if bits > BLOCK_BITS_MAX:
             raise UsageError(
                 f"a verified sum of {len(self.sizes)} coordinates proves {bits} bits; the most is "
@@ -121,13 +156,34 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         reach = np.maximum(most, self._limit_sizes - least)
         return int(np.where(terms < _EXACT, reach, np.maximum(terms, reach)).max(initial=0.0))
 
-    def holds(self, x: NDArray[np.int64]) -> bool:
-        """Return True if numbers in grid units, ``(d,)``, are within all bounds and limits."""
-        shifted = x - self._lows
-        if ((shifted < 0) | (shifted > self._sizes)).any():
-            return False
-        numbers = self._combined(x)
-        return bool(((numbers >= 0) & (numbers <= self._limit_sizes)).all())
+    @cached_property
+    def norm_reach(self) -> int:
+        """The largest |s + t·c - Σ x_k² - number| of a norm, of any numbers within their bounds; 0 without one."""
+        if self.norm is None:
+            return 0
+        each = zip(self.lows[: self.norm.count], self.sizes, strict=False)
+        farthest = sum(max(low**2, (low + size) ** 2) for low, size in each)
+        return max(self._norm_size, farthest + self.norm.slope * self.sizes[-1])
+
+    @property
+    def _norm_size(self) -> int:
+        """Z, the largest number of a norm."""
+        assert self.norm is not None, "callers looked"
+        return self.norm.most + self.norm.slope * (self.lows[-1] + self.sizes[-1])
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The largest of each number that has bits: of the coordinates, of limits with a size, of the norm."""
+        of_limits = (limit.size for limit in self.limits if limit.size)
+        return (*self.sizes, *of_limits, *([] if self.norm is None else [self._norm_size]))
+
+    def holds(self, x: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether numbers in grid units, ``(…, d)``, are within all bounds and limits, and the norm is."""
+        shifted, numbers = x - self._lows, self._combined(x)
+        above_zero = np.concatenate([shifted, numbers, self._left(x)], axis=-1) >= 0
+        within = np.concatenate([shifted <= self._sizes, numbers <= self._limit_sizes], axis=-1)
+        found: NDArray[np.bool_] = np.logical_and(above_zero.all(axis=-1), within.all(axis=-1))
+        return found
 
     def clipped(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return numbers within their bounds, each the nearest; limits may still not hold."""
@@ -138,6 +194,21 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
     def block(self) -> Block:
         """The sizes of the proof about all bits: of numbers first, of limits' numbers then, of noise last."""
         return Block(self._numbers_end + self.noise_size, self.field)
+
+    @cached_property
+    def wires(self) -> norms.Wires | None:
+        """The sizes of the proof about the norm, if there is one."""
+        return None if self.norm is None else norms.Wires(self.norm.count, self.field)
+
+    @property
+    def words(self) -> int:
+        """Elements that a client shares."""
+        return self.block.words + (0 if self.wires is None else self.wires.words)
+
+    @property
+    def blinds(self) -> int:
+        """Uniform elements that a client draws."""
+        return self.block.blinds + (0 if self.wires is None else self.wires.blinds)
 
     @property
     def noise_size(self) -> int:
@@ -166,14 +237,22 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         return np.array([limit.size for limit in self.limits], dtype=np.int64)
 
     def _combined(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return Σ w_k x_k - low of each limit, ``(e,)``."""
-        numbers: NDArray[np.int64] = self._limit_weights @ x - self._limit_lows
+        """Return Σ w_k x_k - low of each limit, ``(…, e)``."""
+        numbers: NDArray[np.int64] = x @ self._limit_weights.T - self._limit_lows
         return numbers
+
+    def _left(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what a norm leaves, s + t·c - Σ x_k², ``(…, 1)``; nothing without one."""
+        if self.norm is None:
+            return x[..., :0]
+        squares = np.sum(x[..., : self.norm.count] ** 2, axis=-1, keepdims=True)
+        left: NDArray[np.int64] = self.norm.most + self.norm.slope * x[..., -1:] - squares
+        return left
 
     @cached_property
     def _parts(self) -> list[NDArray[np.int64]]:
-        """Weights of the bits of each number: of the coordinates, then of the limits that have one."""
-        return [weights_of(size) for size in (*self.sizes, *(limit.size for limit in self.limits if limit.size))]
+        """Weights of the bits of each number."""
+        return [weights_of(size) for size in self.numbers]
 
     @cached_property
     def _weights(self) -> NDArray[np.int64]:
@@ -200,8 +279,8 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
             noise: fresh random bits, ``(noise_size,)``.
         """
         shifted = x - self._lows
-        if self.limits:
-            shifted = np.concatenate([shifted, self._combined(x)[self._limit_sizes > 0]])
+        if self.limits or self.norm is not None:
+            shifted = np.concatenate([shifted, self._combined(x)[self._limit_sizes > 0], self._left(x)])
         widths, places, highest = self._layout
         is_high = shifted >= 1 << widths - 1
         low = shifted - is_high * self._weights[highest]
@@ -215,21 +294,82 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         widths = np.diff(self._starts)
         return widths, np.arange(self._numbers_end) - np.repeat(self._starts[:-1], widths), self._starts[1:] - 1
 
+    def prove(self, bits: NDArray[np.int64], blinds: Elements) -> Elements:
+        """Return the words to share, ``(words,)``: of the proof about bits, then of that about the norm.
+
+        Args:
+            bits: what `encode` returns; others give words that no query accepts, but for the stated errors.
+            blinds: fresh uniform elements, ``(blinds,)``.
+        """
+        of_bits = prove(self.block, bits, blinds[: self.block.blinds])
+        if self.wires is None:
+            return of_bits
+        shifted = self._numbers(self.field.of(bits))[: self.wires.numbers]
+        return np.concatenate([of_bits, norms.prove(self.wires, shifted, blinds[self.block.blinds :])])
+
     # --- openings -----------------------------------------------------------------------------------------------------
 
     @property
-    def opened(self) -> int:
-        """Elements of an opening: A and C, and E if there are limits."""
+    def _norm_at(self) -> int:
+        """Where G(r) is in an opening: after A and C, and after E if there are limits."""
         return OPENED + 2 * bool(self.limits)
 
-    def query(self, r: Elements) -> Elements:
-        """Return the public weights of the words in an opening at r, ``(block.words, opened)``."""
-        weights = np.zeros((self.block.words, self.opened), dtype=np.uint64)
-        weights[:, :OPENED] = query(self.block, r)
+    @property
+    def opened(self) -> int:
+        """Elements of an opening: A and C, E if there are limits, G(r) and all f_j(r) if there is a norm."""
+        return self._norm_at + (0 if self.wires is None else self.wires.opened)
+
+    def query(self, r: Elements) -> Query:
+        """Return the public weights of the words in an opening at r."""
+        end = self._norm_at
+        common = np.zeros((self.words, end + 2 * (self.wires is not None)), dtype=np.uint64)
+        common[: self.block.words, :OPENED] = query(self.block, r)
         if self.limits:
             powers = self.field.extension_powers(r, len(self.limits))
-            weights[: self._numbers_end, OPENED:] = self.field.matrix_product(self._limits_of_bits.T, powers)
-        return weights
+            common[: self._numbers_end, OPENED:end] = self.field.matrix_product(self._limits_of_bits.T, powers)
+        if self.wires is None:
+            return Query(factor_of(common), None)
+        known = norms.query(self.wires, r)
+        common[-self.wires.coefficients :, end:] = known.coefficients
+        return Query(factor_of(common), factor_of(np.concatenate([known.values, known.blinds])))
+
+    def opening(self, shares: AnyElements, query: Query) -> Elements:
+        """Return a node's shares of the openings of many clients, ``(n, opened)``.
+
+        Args:
+            shares: its shares of their words, ``(n, words)``.
+        """
+        found = self.field.product_with(shares, query.common)
+        if self.wires is None or query.wires is None:
+            return found
+        numbers, blinds = self._numbers(shares), shares[:, self.block.words :][:, : self.wires.blinds]
+        squared = self.field.matrix_product(numbers, self._norm_of_numbers[:, np.newaxis])[:, 0]
+        found[:, self._norm_at] = (found[:, self._norm_at] + squared) % np.uint64(self.field.prime)
+        each = norms.arranged(self.wires, numbers[:, : self.wires.numbers], blinds)
+        of_wires = self.field.product_with(each, query.wires).reshape(len(shares), -1)
+        return np.concatenate([found, of_wires], axis=1)
+
+    def _numbers(self, words: AnyElements) -> Elements:
+        """Return all numbers, or a node's shares of them, from their bits, ``(…, len(numbers))``: no sum reaches P²."""
+        weighted = words[..., : self._numbers_end].astype(np.uint64) * self._weights.astype(np.uint64)
+        numbers: Elements = np.add.reduceat(weighted, self._starts[:-1], axis=-1) % np.uint64(self.field.prime)
+        return numbers
+
+    @cached_property
+    def _norm_of_numbers(self) -> Elements:
+        """What each number adds to (Σ κ_k y_k - z)/h, ``(len(numbers),)``, modulo P."""
+        assert self.norm is not None, "callers looked"
+        found = np.zeros(len(self._parts), dtype=np.int64)
+        found[: self.norm.count] = -2 * self._lows[: self.norm.count]
+        found[len(self.sizes) - 1] += self.norm.slope
+        found[-1] = -1
+        return self.field.multiply(self.field.of(found), self._per_order)
+
+    @property
+    def _per_order(self) -> np.uint64:
+        """1/h, modulo P."""
+        assert self.wires is not None, "callers looked"
+        return np.uint64(pow(self.wires.order, self.field.prime - 2, self.field.prime))
 
     @cached_property
     def _limits_of_bits(self) -> Elements:
@@ -243,13 +383,17 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
 
     def accepted(self, total: Elements, r: Elements) -> NDArray[np.bool_]:
         """Return for which clients the sums of all nodes' openings at r, ``(n, opened)``, prove the statement."""
-        right = proves(self.field, [total[:, :OPENED]])
-        if not self.limits:
-            return right
-        known = self.field.of(-self._combined(self._lows))[np.newaxis]
-        expected = self.field.matrix_product(known, self.field.extension_powers(r, len(self.limits)))
-        same: NDArray[np.bool_] = right & (total[:, OPENED:] % np.uint64(self.field.prime) == expected).all(axis=1)
-        return same
+        right, end = proves(self.field, [total[:, :OPENED]]), self._norm_at
+        if self.limits:
+            known = self.field.of(-self._combined(self._lows))[np.newaxis]
+            expected = self.field.matrix_product(known, self.field.extension_powers(r, len(self.limits)))
+            right &= (total[:, OPENED:end] % np.uint64(self.field.prime) == expected).all(axis=1)
+        if self.norm is not None:
+            found = total[:, end:] % np.uint64(self.field.prime)
+            left = self.field.multiply(self.field.of(self._left(self._lows)), self._per_order)  # κ/h
+            found[:, :1] = (found[:, :1] + left) % np.uint64(self.field.prime)
+            right &= (norms.squares_of(self.field, found[:, 2:]) == found[:, :2]).all(axis=1)
+        return right
 
     # --- sums ---------------------------------------------------------------------------------------------------------
     def flipped_sums(self, shares: AnyElements, coins: NDArray[np.bool_]) -> Elements:

@@ -122,13 +122,14 @@ class Field(NamedTuple):
         return self._joined((as_floats(a) @ parts).astype(np.uint64).reshape(len(a), _PARTS, -1))
 
     def cyclic_square(self, a: Elements, length: int, some: slice) -> Elements:
-        """Return some coefficients of the square of a polynomial modulo X^length - 1; it has 2^20 coefficients at most.
+        """Return some coefficients of the square of a polynomial, or of several, the rows, modulo X^length - 1.
 
-        The length is even and has small factors, as `transform_length` gives it: fast Fourier transforms take both.
+        Each has 2^20 coefficients at most. The length is even and has small factors, as `transform_length` gives it:
+        fast Fourier transforms take both.
         """
         low, high = np.fft.rfft(_small_digits(self.centred(a)), length)  # together, they take half the time
         squares = np.fft.irfft(np.stack([low * low, 2 * low * high, high * high]), length)
-        of_low, of_both, of_high = np.rint(squares[:, some]).astype(np.int64)  # up to 2^51 in absolute value
+        of_low, of_both, of_high = np.rint(squares[..., some]).astype(np.int64)  # up to 2^51 in absolute value
         total = ((of_high % self.prime << _DIGIT_BITS) + of_both) % self.prime
         return self.of((total << _DIGIT_BITS) + of_low)
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from dca_proto.crypto import labels
 from dca_proto.crypto.bit_proof import point
-from dca_proto.crypto.bounded import Statement
-from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements, Factor, Words, as_floats, factor_of
+from dca_proto.crypto.bounded import Query, Statement
+from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements, Words, as_floats
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import KEY_BYTES, derive, digest, expand, expand_rows
 
@@ -96,15 +96,15 @@ def coins_of(seed: bytes, entries: Sequence[bytes], count: int) -> NDArray[np.bo
 
 
 @lru_cache(maxsize=8)  # of the rounds that this process computes now
-def _query(statement: Statement, seed: bytes) -> Factor:
-    return factor_of(statement.query(point_of(seed)))
+def _query(statement: Statement, seed: bytes) -> Query:
+    return statement.query(point_of(seed))
 
 
 class Opened(NamedTuple):
     """What a node computes of its shares of some entries.
 
     Attributes:
-        openings: its shares of A, C and E, ``(n, statement.opened)``.
+        openings: its shares of what is opened, ``(n, statement.opened)``.
         total: its share of the sum of their numbers and flipped noise, ``(d,)``.
     """
 
@@ -127,7 +127,7 @@ def open_shares(
         pair_keys, entries: of the clients.
         kept: y of an entry that this node holds, otherwise empty.
     """
-    words, openings = statement.block.words, [np.zeros((0, statement.opened), dtype=np.uint64)]
+    words, openings = statement.words, [np.zeros((0, statement.opened), dtype=np.uint64)]
     of_bits = np.zeros(statement.block.bits, dtype=np.uint64)  # of each chunk below P, so that sums do not wrap around
     step = max(1, min(max(_CHUNK_WORDS // words, _CHUNK_ROWS), _CHUNK_WORDS_MAX // words))
     buffer, floats = np.empty((min(step, len(entries)), words), dtype="<u4"), np.empty((min(step, len(entries)), words))
@@ -140,7 +140,7 @@ def open_shares(
                 share += np.frombuffer(y, dtype="<u4")  # below 2P, so 32 bits hold it
                 np.minimum(share, share - np.uint32(PRIME), out=share)  # what is below P wraps around, and stays
         real = as_floats(shares, floats[: len(shares)])
-        openings.append(statement.field.product_with(real, _query(statement, seed)))
+        openings.append(statement.opening(real, _query(statement, seed)))
         of_bits += statement.flipped_sums(real, coins_of(seed, entries[part], statement.noise_size))
     return Opened(np.concatenate(openings), statement.share_of_sum(of_bits % np.uint64(PRIME)))
 

@@ -143,7 +143,7 @@ def _of_proof(plan: ValidatedRound, announcement: Announcement, clients: int) ->
     return {
         "noises": proven.noises,
         "noise_bits": proven.noise_bits,
-        "liar_factor": liar_factor(plan.statistic, announcement.rows_max, announcement.fraction_bits),
+        "liar_factor": liar_factor(proven, plan.statistic, announcement.rows_max, announcement.fraction_bits),
         "liar_sds": max(proven.sizes) * plan.unit / (math.sqrt(clients) * plan.noise_std),
     }
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto import labels
-from dca_proto.crypto.bit_proof import pack, prove, split
+from dca_proto.crypto.bit_proof import pack, split
 from dca_proto.crypto.bounded import Statement
 from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements
 from dca_proto.crypto.masks import (
@@ -96,10 +96,10 @@ def _rounded(value: NDArray[np.int64], bits: int, root: bytes) -> NDArray[np.int
 
 
 def proven_words(statement: Statement, value: NDArray[np.int64], root: bytes) -> Elements:
-    """Return the words of a verified contribution: bits of its value and of noise, blinds, quotient (DESIGN §12)."""
+    """Return the words of a verified contribution: bits of its value and of noise, blinds, proofs (DESIGN §12)."""
     noise = random_bits(derive(root, labels.NOISE_BITS), statement.noise_size)
-    blinds = uniform_elements(derive(root, labels.BLINDS), statement.block.blinds)
-    return prove(statement.block, statement.encode(value, noise), blinds)
+    blinds = uniform_elements(derive(root, labels.BLINDS), statement.blinds)
+    return statement.prove(statement.encode(value, noise), blinds)
 
 
 def make_contribution(

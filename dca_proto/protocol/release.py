@@ -304,7 +304,7 @@ def verified_aggregate(
         sigma_local=validated.noise_std,
         private=private,
         verified=True,
-        liar_factor=liar_factor(validated.statistic, body.rows_max, body.fraction_bits),
+        liar_factor=liar_factor(validated.statement, validated.statistic, body.rows_max, body.fraction_bits),
         unproven=failed,
     )
 

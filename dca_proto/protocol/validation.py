@@ -74,12 +74,12 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     @property
     def vector_bytes(self) -> int:
         """Size of the masked vector in a contribution to a sum."""
-        return WORD_BYTES * self.dimension if self.statement is None else ELEMENT_BYTES * self.statement.block.words
+        return WORD_BYTES * self.dimension if self.statement is None else ELEMENT_BYTES * self.statement.words
 
     @property
     def work(self) -> Work | None:
         """What the proofs of a verified sum ask of its members; None for the other kinds."""
-        return None if self.statement is None else Work(self.statement.block.words, self.kind.clients)
+        return None if self.statement is None else Work(self.statement.words, self.kind.clients)
 
     @property
     def honest(self) -> int:

@@ -85,21 +85,28 @@ def mechanism_name(mechanism: Mechanism) -> str:
 
 
 def statement_of(kind: VerifiedSum, statistic: Statistic, rows_max: int, fraction_bits: int) -> Statement:
-    """Return what each client proves. Raises `UsageError` if the statistic cannot be verified."""
+    """Return what each client proves. Raises `UsageError` if the statistic cannot be verified.
+
+    Of so many clients that openings of a norm are too large, none proves one.
+    """
     statement = range_statement(statistic, rows_max, fraction_bits)
-    return msgspec.structs.replace(statement, noises=kind.noises, noise_bits=kind.noise_bits)
+    statement = msgspec.structs.replace(statement, noises=kind.noises, noise_bits=kind.noise_bits)
+    return statement if kind.n_max <= _clients_max(statement) else msgspec.structs.replace(statement, norm=None)
+
+
+def _clients_max(statement: Statement) -> int:
+    """Return of how many clients a node's openings have a size that is allowed."""
+    return OPENINGS_BYTES_MAX // (ELEMENT_BYTES * statement.opened)
 
 
 def check_statement(statement: Statement, kind: VerifiedSum, limits: Limits) -> None:
     """Refuse a statement that does not fit the field, or messages. Raises `UsageError`."""
     statement.check(kind.n_max)
-    opened = ELEMENT_BYTES * statement.opened * kind.n_max
-    if opened > OPENINGS_BYTES_MAX:
-        most = OPENINGS_BYTES_MAX // (ELEMENT_BYTES * statement.opened)
+    if kind.n_max > (most := _clients_max(statement)):
         raise UsageError(f"n_max is {kind.n_max}; a verified sum has at most {most:,} clients: lower clients or n_max")
-    if ELEMENT_BYTES * statement.block.words > WORD_BYTES * limits.dimension_max:
+    if ELEMENT_BYTES * statement.words > WORD_BYTES * limits.dimension_max:
         raise UsageError(
-            f"a verified contribution has {statement.block.words:,} words; expected at most "
+            f"a verified contribution has {statement.words:,} words; expected at most "
             f"{WORD_BYTES * limits.dimension_max // ELEMENT_BYTES:,}: ask for fewer columns or bins"
         )
 
@@ -136,13 +143,18 @@ def _cost(kind: VerifiedSum, reach: Moved, dimension: int, noises: int, noise_bi
 
 
 class _Choice(NamedTuple):
-    """A grid with noise: how much variance it has relative to what is wanted, and bits of a coordinate's proof."""
+    """A grid with noise: how much variance it has relative to what is wanted, and bits of a coordinate's proof.
+
+    Attributes:
+        has_norm: whether clients prove a norm.
+    """
 
     waste: float
     bits: float
     fraction_bits: int
     noises: int
     noise_bits: int
+    has_norm: bool
 
 
 def with_noise(
@@ -151,24 +163,28 @@ def with_noise(
     """Return the kind with a trainer's choice of noise, and the fraction bits of the grid.
 
     Of grids up to `fraction_bits`, and of noises that are hardly more than μ asks for, it takes those with the shortest
-    proof. Raises `UsageError` for a statistic that cannot be verified, or if no noise is enough.
+    proof; without noise, the finest grid. If some of them have a norm, it takes one of these. Raises `UsageError` for a
+    statistic that cannot be verified, or if no noise is enough.
     """
     if not mu > 0:
         raise UsageError("delta is too small for a verified sum: its slack takes all of it; raise delta")
     plain = client_sensitivity(statistic, rows_max, fraction_bits).l2  # a grid that no plain sum can have is refused
     kind = msgspec.structs.replace(kind, mechanism=mechanism_name(mechanism))
+    quietly = msgspec.structs.replace(kind, noises=0, noise_bits=1)
+    quiet: list[tuple[bool, int]] = []  # without noise: whether there is a norm, and the grid
     found: list[_Choice] = []
     coarsest: list[_Choice] = []  # of a range that coarser grids do not fit, or under more noise than they ask for
     for bits in range(fraction_bits, -1, -2):
         try:
-            statement = range_statement(statistic, rows_max, bits)
+            statement = statement_of(quietly, statistic, rows_max, bits)
             statement.check(2 * kind.n_max)  # as much room again for noise
         except UsageError:
-            if bits or coarsest:
+            if bits or coarsest or quiet:
                 continue
-            statement = range_statement(statistic, rows_max, bits)
+            statement = statement_of(quietly, statistic, rows_max, bits)
         if not mechanism.private:
-            return msgspec.structs.replace(kind, noises=0, noise_bits=1), bits
+            quiet.append((statement.norm is not None, bits))
+            continue
         reach = moved(statistic, rows_max, bits)
         farthest = reach.sensitivity + math.sqrt(statistic.dimension) * reach.is_rounded
         wanted, asked = (
@@ -182,9 +198,12 @@ def with_noise(
             found += fitting
         if wanted < _CLIENT_VARIANCE_MIN:
             break
+    if quiet:
+        return quietly, max(quiet)[1]
     found = found or coarsest
     least = min(found).waste
-    chosen = min((one for one in found if one.waste <= max(_WASTE, 1.02 * least)), key=lambda one: one.bits)
+    allowed = (one for one in found if one.waste <= max(_WASTE, 1.02 * least))
+    chosen = min(allowed, key=lambda one: (not one.has_norm, one.bits))
     reach = moved(statistic, rows_max, chosen.fraction_bits)
     noises = _enough(kind, reach, statistic.dimension, mu, chosen.noises, chosen.noise_bits)
     return msgspec.structs.replace(kind, noises=noises, noise_bits=chosen.noise_bits), chosen.fraction_bits
@@ -206,15 +225,15 @@ def _noises(
     """
     honest = max(kind.honest, 1)
     fewest = math.ceil(UNIFORMS_MIN / honest)
-    numbers = (*statement.sizes, *(limit.size for limit in statement.limits))
-    of_range = sum(number.bit_length() for number in numbers) / len(statement.sizes)
+    of_range = sum(number.bit_length() for number in statement.numbers) / len(statement.sizes)
+    has_norm = statement.norm is not None
     for noise_bits in range(1, NOISE_BITS_MAX + 1):
         each, noises = ((1 << 2 * noise_bits) - 1) / 12, fewest
         for _ in range(3):  # κ depends on the number of noise numbers
             kappa = 1 + _KAPPA / (honest * noises)
             noises = max(fewest, math.ceil(wanted * kappa**2 / each))
         waste = (noises * each + ROUNDING_VARIANCE) / unrounded
-        yield _Choice(waste, of_range + noises * noise_bits, fraction_bits, noises, noise_bits)
+        yield _Choice(waste, of_range + noises * noise_bits, fraction_bits, noises, noise_bits, has_norm)
         if noises == fewest:
             return  # more bits would only add noise
 

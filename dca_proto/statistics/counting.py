@@ -127,9 +127,8 @@ class Counting:
         weight, (_, squared) = float(self._weight(fraction_bits)), self.lengths(fraction_bits)
         longest = math.sqrt(squared + weight**2) * (1 + 2.0**-40)
         limits = box(np.append(plain.low, 0.0), np.append(plain.high, weight), longest)
-        if not self.compares_count:
-            return limits
-        return replace(limits, combinations=self.counted_combinations(plain, weight))
+        combinations = self.counted_combinations(plain, weight) if self.compares_count else None
+        return replace(limits, combinations=combinations, complete_length=plain.length)
 
     def counted_combinations(self, limits: ValueRange, weight: float) -> Combinations:
         """Return what holds beside a count of weight w: each coordinate lies within its limits times the count.

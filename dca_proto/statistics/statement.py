@@ -1,9 +1,9 @@
 """What a client of a verified sum proves about its contribution (DESIGN §12): that it is in the statistic's range.
 
-A range of an interval for each coordinate and limits of combinations can be proven. If the statistic has no other
-limits (`Statistic.is_boxed`), a lying client can do no more than lie within its bounds. Values in a ball, or that are
-squares and products of each other, fill only a part of their intervals. There a liar can move a sum farther than any
-honest client: by a public factor (`liar_factor`), which results state.
+A range of an interval for each coordinate, limits of combinations, and the norm of values in a ball can be proven. If
+the statistic has no limits but intervals and combinations (`Statistic.is_boxed`), a lying client can do no more than
+lie within its bounds. Values that are squares and products of each other fill only a part of their intervals. There a
+liar can move a sum farther than any honest client: by a public factor (`liar_factor`), which results state.
 
 A client evaluates its statistic on a finer grid, and rounds it with one dither (`fine_bits`). If a statistic has no
 other limits, and the ends of the finer range are points of the grid, then rounding stays within the range, and the
@@ -11,6 +11,9 @@ sensitivity is that of the grid. Otherwise, as with a count of the weight 1.732,
 whatever rounding gives: clipping would move each client's value, and the sum of all by many standard deviations of its
 noise. Intervals then end at the next point of the grid, limits leave room for less than a unit of each coordinate, and
 rounding adds to the sensitivity (`moved`). A liar can use that room, which counts in its factor.
+
+A norm is Σ x_k² <= s + t·c: c is the count of complete rows beside a ball, if there is one. Then a client with few
+complete rows has as little room as it needs. DESIGN §12 derives s and t.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.bounded import Limit, Statement
+from dca_proto.crypto.bounded import Limit, Norm, Statement
 from dca_proto.crypto.fixedpoint import FRACTION_BITS_MAX
 from dca_proto.statistics.base import Statistic
 from dca_proto.statistics.contribution import client_sensitivity
@@ -37,6 +40,8 @@ _WEIGHTS_MAX = 2**17
 _COMBINED_MAX = 2**28
 _HALVINGS = 24
 _NEAR = 1e-5  # units of the grid: how far the end of a limit may be from a whole number
+_BALL, _SMALLER = 1.25, 1.05
+"""A norm is worth its proof if a ball is at most so much wider than Δ, and its box so much wider than the ball."""
 
 
 class Moved(NamedTuple):
@@ -56,6 +61,50 @@ def evaluated_bits(fraction_bits: int, *, is_verified: bool) -> int:
     return fine_bits(fraction_bits) if is_verified else fraction_bits
 
 
+class _Ball(NamedTuple):
+    """The ball of some values: the L2 norm of the first `numbers` coordinates is at most `radius`.
+
+    Beside a count of complete rows, it is at most that of their part of all rows; the count of all is `weight`, else 0.
+    """
+
+    numbers: int
+    radius: float
+    weight: float
+
+    def of(self, values: int) -> _Ball:
+        """Return the ball of a sum of so many values."""
+        return self._replace(radius=values * self.radius, weight=values * self.weight)
+
+    @property
+    def width(self) -> float:
+        """How far apart two values can be, at most."""
+        if not self.weight:
+            return 2 * self.radius
+        return _farthest_apart(0.0, self.radius**2 / self.weight, self.weight)
+
+    def norm(self, moved_by: float) -> Norm:
+        """Return the norm with room for rounding that moves each coordinate by less than `moved_by`."""
+        room = moved_by * math.sqrt(self.numbers)
+        if not self.weight:
+            return Norm(self.numbers, math.ceil((self.radius + room) ** 2))
+        slope = math.ceil((self.radius**2 + self.radius * room) / self.weight)
+        return Norm(self.numbers, math.ceil(slope * moved_by + self.radius * room + room**2), slope)
+
+
+def _farthest_apart(most: float, slope: float, last: float) -> float:
+    """Return how far apart two points (v, c) can be with |v|² <= most + slope·c and 0 <= c <= last.
+
+    With a² = most + slope·c and b of the other point, the square is (a + b)² + ((a² - b²)/slope)², which grows with a
+    up to ρ. There the derivative in b is zero where b(ρ - b) = slope²/2: the smaller root is a maximum.
+    """
+    nearest, farthest = math.sqrt(most), math.sqrt(most + slope * last)
+    if not slope:
+        return 2 * nearest
+    turning = (farthest - math.sqrt(max(farthest**2 - 2 * slope**2, 0.0))) / 2
+    ends = (nearest, farthest, min(max(turning, nearest), farthest))
+    return max(math.hypot(farthest + b, (farthest**2 - b**2) / slope) for b in ends)
+
+
 class _Ranges(NamedTuple):
     """The range of one value on the grid of a sum and, in units of the same grid, on the finer one."""
 
@@ -66,6 +115,7 @@ class _Ranges(NamedTuple):
     unit: float
     stays: bool
     is_boxed: bool
+    ball: _Ball
 
 
 def _ranges(statistic: Statistic, rows_max: int, fraction_bits: int) -> _Ranges:
@@ -80,7 +130,9 @@ def _ranges(statistic: Statistic, rows_max: int, fraction_bits: int) -> _Ranges:
     stays = is_boxed and ends_on_grid and holds
     if coarse.combinations is not None and _are_too_many(coarse.combinations.weights):
         coarse, is_boxed = msgspec.structs.replace(coarse, combinations=None), False
-    return _Ranges(coarse, low, high, exact.combinations, unit, stays, is_boxed)
+    count, complete = len(low), exact.complete_length
+    ball = _Ball(count - 1, complete * unit, float(high[-1])) if complete else _Ball(count, exact.length * unit, 0.0)
+    return _Ranges(coarse, low, high, exact.combinations, unit, stays, is_boxed, ball)
 
 
 def _are_too_many(weights: NDArray[np.float64]) -> bool:
@@ -112,16 +164,21 @@ def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
     return Moved(math.ldexp(client_sensitivity(statistic, rows_max, fine).l2, fraction_bits - fine), is_rounded=True)
 
 
-def liar_factor(statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
-    """Return how much farther a lying client can move a verified sum than an honest one can, in L2 norm, at most."""
+def liar_factor(statement: Statement, statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
+    """Return how much farther a lying client can move a verified sum than an honest one can, in L2 norm, at most.
+
+    Args:
+        statement: what each client proves of the statistic.
+    """
     ranges = _ranges(statistic, rows_max, fraction_bits)
     if ranges.stays and ranges.is_boxed:
         return 1.0
     count, honest = rows_max // statistic.rows_per_value or 1, moved(statistic, rows_max, fraction_bits).sensitivity
-    lows, highs = _ends(ranges, count)
-    farthest = float(np.linalg.norm(highs - lows)) / honest
-    wider = 1 + _rounding(ranges, count, lows, highs) if ranges.is_boxed else math.inf
-    return max(1.0, min(farthest, wider))
+    farthest = float(np.linalg.norm(np.array(statement.sizes, dtype=np.float64)))
+    if (norm := statement.norm) is not None:
+        farthest = min(farthest, _farthest_apart(norm.most, norm.slope, statement.sizes[-1]))
+    wider = 1 + _rounding(ranges, count, *_ends(ranges, count)) if ranges.is_boxed else math.inf
+    return max(1.0, min(farthest / honest, wider))
 
 
 def _rounding(ranges: _Ranges, count: int, lows: NDArray[np.int64], highs: NDArray[np.int64]) -> float:
@@ -164,6 +221,8 @@ def _rounding(ranges: _Ranges, count: int, lows: NDArray[np.int64], highs: NDArr
 def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> Statement:
     """Return the statement that a contribution is in a statistic's range, without noise.
 
+    It has a norm if values lie in a ball, and the squares of any numbers within their bounds fit the field.
+
     Raises:
         UsageError: the statistic's values do not fit the finer grid.
     """
@@ -171,14 +230,23 @@ def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
     client_sensitivity(statistic, rows_max, fine)  # values fit 53 bits
     count, ranges = rows_max // statistic.rows_per_value or 1, _ranges(statistic, rows_max, fraction_bits)
     lows, highs = _ends(ranges, count)
-    limits, exact = ranges.coarse.combinations, ranges.exact
-    if limits is None or exact is None:
-        return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1)
-    low, high = count * limits.low, count * limits.high
-    if not ranges.stays:
-        low, high = _with_room(ranges, limits, exact, count, np.maximum(-lows, highs))
-    combined = tuple(_combined(limits, low, high, lows, highs))
-    return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1, combined)
+    limits, exact, combined = ranges.coarse.combinations, ranges.exact, []
+    if limits is not None and exact is not None:
+        low, high = count * limits.low, count * limits.high
+        if not ranges.stays:
+            low, high = _with_room(ranges, limits, exact, count, np.maximum(-lows, highs))
+        combined = _combined(limits, low, high, lows, highs)
+    statement = Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1, tuple(combined))
+    if ranges.is_boxed or not _is_ball(ranges, moved(statistic, rows_max, fraction_bits).sensitivity / count):
+        return statement
+    with_norm = msgspec.structs.replace(statement, norm=ranges.ball.of(count).norm(1 + ranges.unit))
+    return with_norm if with_norm.norm_reach < statement.field.prime else statement
+
+
+def _is_ball(ranges: _Ranges, honest: float) -> bool:
+    """Return True if values lie in a ball about as wide as two honest ones are apart, and their box is wider."""
+    width = ranges.ball.width
+    return width <= _BALL * honest and _SMALLER * width <= float(np.linalg.norm(ranges.high - ranges.low))
 
 
 def _with_room(

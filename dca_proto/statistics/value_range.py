@@ -63,6 +63,7 @@ class ValueRange(msgspec.Struct, frozen=True):
     Attributes:
         low, high: of each coordinate, shape ``(dimension,)``. length: upper bound of the L2 norm.
         combinations, squares: further limits, if any.
+        complete_length: if the last coordinate counts complete rows, upper bound of the L2 norm of the others; else 0.
     """
 
     low: Numbers
@@ -70,6 +71,7 @@ class ValueRange(msgspec.Struct, frozen=True):
     length: float
     combinations: Combinations | None = None
     squares: Squares | None = None
+    complete_length: float = 0.0
 
 
 def box(low: Sequence[float] | Numbers, high: Sequence[float] | Numbers, length: float = math.inf) -> ValueRange:

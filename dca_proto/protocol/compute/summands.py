@@ -116,7 +116,7 @@ class Shares(Masks):
         super().__init__(round_)
         self._statement = statement
         self._seed = challenge(round_.hash, [round_.lists[compute].hash for compute in round_.computes])
-        self.words, self.opened = statement.block.words, statement.opened
+        self.words, self.opened = statement.words, statement.opened
 
     def plus(self, total: RingVector, more: RingVector) -> RingVector:
         return (total + more) % _P

@@ -116,7 +116,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
             statistic = resolve(self.statistic, self.parameters)
             kind, fraction_bits = with_noise(kind, statistic, self.rows_max, fraction_bits, mu, mechanism)
             statement = statement_of(kind, statistic, self.rows_max, fraction_bits)
-            needed_ms = Work(statement.block.words, kind.clients).window_ms
+            needed_ms = Work(statement.words, kind.clients).window_ms
             windows = max(collect_ms, needed_ms), max(commit_ms, needed_ms)
             collect_ms, commit_ms = windows if now_ms + sum(windows) <= latest_ms else (collect_ms, commit_ms)
         else:

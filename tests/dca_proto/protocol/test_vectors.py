@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -296,11 +297,10 @@ def test_shares_points_and_coins_of_a_verified_sum() -> None:
     assert [list(r), coins] == expected
 
 
-def test_a_verified_contribution_from_the_payload_to_the_sum() -> None:
-    """The nodes' shares add up to words that prove a vote for the second bin, and open as DESIGN §12 says."""
-    given = parsed(VECTORS["verified contribution"])
+def words_of(given: dict[str, Any]) -> tuple[list[int], bytes]:
+    """The words of a verified contribution, which the nodes' shares add up to, and its entry."""
     ah, keys, charge = given["ah"], given["pair keys"], given["charge"].to_bytes(4, "little")
-    client, count, f = Identity(given["seed"]).id, given["words"], given["fraction bits"]
+    client, count = Identity(given["seed"]).id, given["words"]
     value = np.array(given["value"], dtype="<i8").tobytes()
     hedge = blake2b("dca5-hedge", key=given["seed"])
     root = blake2b("dca5-root", given["fresh"], given["hello"], ah, charge, value, key=hedge)
@@ -315,7 +315,13 @@ def test_a_verified_contribution_from_the_payload_to_the_sum() -> None:
     y = [int.from_bytes(opened[at : at + 4], "little") for at in range(28, len(opened), 4)]
     shares = [share(key, ah, entry, count) for key in keys]
     shares[1] = [(word + more) % P for word, more in zip(shares[1], y, strict=True)]
-    words = [sum(parts) % P for parts in zip(*shares, strict=True)]
+    return [sum(parts) % P for parts in zip(*shares, strict=True)], entry
+
+
+def test_a_verified_contribution_from_the_payload_to_the_sum() -> None:
+    """The nodes' shares add up to words that prove a vote for the second bin, and open as DESIGN §12 says."""
+    given = parsed(VECTORS["verified contribution"])
+    (words, entry), f = words_of(given), given["fraction bits"]
     m, a, width = given["noises"], given["noise bits"], f + 1  # two bins and their sum are numbers on 0..2^f
     end = 3 * width + 2 * m * a
     bits, blinds, quotient = words[:end], words[end : end + 4], words[end + 4 :]
@@ -340,6 +346,46 @@ def test_a_verified_contribution_from_the_payload_to_the_sum() -> None:
     of_noise = [sum((noise[k * m * a + at]) << at % a for at in range(m * a)) for k in (0, 1)]
     sums = [(number + more) % P for number, more in zip(numbers, of_noise, strict=False)]
     assert [sum(parts) % P for parts in zip(*given["sums"], strict=True)] == sums
+
+
+def test_a_verified_row_proves_its_norm() -> None:
+    """Of (0.75, -0.625) in the ball of radius 1: G and its wire follow from the numbers and blinds, and so do openings.
+
+    A norm that is longer by one, or another coefficient of G, would be seen: the last checks fail with them.
+    """
+    given = parsed(VECTORS["verified row in a ball"])
+    (words, entry), f = words_of(given), given["fraction bits"]
+    m, a = given["noises"], given["noise bits"]
+    most = math.ceil((2**f + (1 + 2.0**-16) * math.sqrt(2)) ** 2)
+    sizes = [2 ** (f + 1), 2 ** (f + 1), most]
+    end = sum(size.bit_length() for size in sizes) + 2 * m * a
+    numbers, at = [], 0
+    for size in sizes:
+        b = size.bit_length()
+        weights = [*(1 << place for place in range(b - 1)), size - 2 ** (b - 1) + 1]
+        numbers.append(sum(w * bit for w, bit in zip(weights, words[at : at + b], strict=True)))
+        at += b
+    assert set(words[:end]) == {0, 1}
+    x = [number - 2**f for number in numbers[:2]]
+    assert all(0 <= one - float(exact) * 2**f + 1 < 2 for one, exact in zip(x, (0.75, -0.625), strict=True))
+    assert numbers[2] == most - x[0] ** 2 - x[1] ** 2
+    n = next(n for n in range(end, P) if (P - 1) % n == 0)
+    blinds, squares = words[end + 4 + n + 7 :][:4], words[end + 4 + n + 7 + 4 :]
+    h = 2  # 2h + 16 is the least for one wire of two numbers
+    assert len(squares) == 2 * h + 6
+    half = pow(2, -1, P)
+    u = [(numbers[0] + numbers[1]) * half % P, (numbers[0] - numbers[1]) * half % P]  # at 1 and -1
+    wire = [(u[0] - blinds[0]) % P, (u[1] - blinds[1]) % P, *[0] * 4]
+    for place, blind in enumerate(blinds):
+        wire[place + h] = (wire[place + h] + blind - (blinds[place + h] if place < 2 else 0)) % P
+    product = [sum(wire[i] * wire[k - i] for i in range(max(0, k - 5), min(k, 5) + 1)) % P for k in range(11)]
+    assert squares == product[1:], "G, without its lowest coefficient"
+    r, _ = point_and_coins(given["challenge"], entry, 2 * m * a)
+    of_wire, known = at_point(wire, r), (most - 2 * 4**f) * half
+    total = [sum(parts) % P for parts in zip(*given["openings"], strict=True)]
+    assert len(total) == 4 + 2 + 2
+    assert tuple(total[6:]) == of_wire
+    assert ((total[4] + known) % P, total[5]) == times(of_wire, of_wire) == at_point(product, r)
 
 
 @pytest.mark.parametrize("vector", VECTORS["invitations"], ids=lambda one: str(len(one["clients"])))

@@ -50,6 +50,8 @@ from dca_proto.protocol.policy import Floors
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, sign
 from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
+from dca_proto.statistics import resolve
+from dca_proto.statistics.contribution import contribution as contribution_of
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 Words = Callable[[Statement, NDArray[np.int64], bytes], Elements]
@@ -132,8 +134,7 @@ def with_bits(bits: Callable[[Statement], NDArray[np.int64]]) -> Words:
     rng = np.random.default_rng(4)
 
     def words(statement: Statement, value: NDArray[np.int64], root: bytes) -> Elements:
-        blinds = rng.integers(0, PRIME, statement.block.blinds).astype(np.uint64)
-        return contribution.prove(statement.block, bits(statement), blinds)
+        return statement.prove(bits(statement), rng.integers(0, PRIME, statement.blinds).astype(np.uint64))
 
     return words
 
@@ -146,6 +147,44 @@ def test_a_vote_in_every_bin_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     (result,) = results(network)
     assert result.unproven == (actors.clients[0],)
     assert result.value.tolist() == [2.0, 3.0, 2.0]
+
+
+GRADIENT = {
+    "columns": ["x", "z", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3, "theta": [0.0] * 3,
+    "clip": 1.0, "family": "bernoulli", "intercept": True, "information": 1.0, "count_weight": 1.732,
+}  # fmt: skip
+
+
+def corner(statement: Statement) -> NDArray[np.int64]:
+    """The bits of the box's corner, as if the squares fitted: only the norm shows that they do not."""
+    x = np.array(statement.lows) + np.array(statement.sizes)
+    return statement.encode(x, np.zeros(statement.noise_size, dtype=np.int64))
+
+
+def outside(statement: Statement) -> NDArray[np.int64]:
+    """Of a row that is as long as the radius in two coordinates."""
+    x = np.zeros(len(statement.sizes), dtype=np.int64)
+    x[:2] = np.array(statement.lows[:2]) + np.array(statement.sizes[:2])
+    x[-1] = statement.sizes[-1]
+    return statement.encode(x, np.zeros(statement.noise_size, dtype=np.int64))
+
+
+def test_a_gradient_outside_its_ball_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores and information of a logistic regression, with a count: nine numbers in a ball, whose box is three times
+    as wide. Two clients send rows within the box and outside the ball; all others' gradients are in the sum."""
+    rng = np.random.default_rng(6)
+    rows = [np.array([[*rng.uniform(-1, 1, 2), float(index % 2)]]) for index in range(9)]
+    actors = TestFederation(9, 3, columns=("x", "z", "y"), rows=rows, mechanism=NoNoise())
+    liars = {0: with_bits(corner), 4: with_bits(outside)}
+    network = played(actors, monkeypatch, liars, statistic="gradient", parameters=GRADIENT, rows_max=1)
+    (result,) = results(network)
+    assert result.unproven == tuple(sorted(actors.clients[index] for index in liars))
+    statistic = resolve("gradient", GRADIENT)
+    fine = [contribution_of(statistic, rows[index], 1, 30) for index in range(9) if index not in liars]
+    unit = 2.0**-result.fraction_bits
+    assert np.abs(result.value - np.sum(fine, axis=0) * 2.0**-30).max() < 7 * unit, "each is rounded"
+    assert 1 <= result.liar_factor < 1.03
+    assert len(result.value) == 10
 
 
 def test_the_largest_value_within_the_bounds_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +240,7 @@ def test_the_noise_of_a_sum_has_the_stated_variance_whatever_clients_choose(monk
 
     def loud(statement: Statement, value: NDArray[np.int64], root: bytes) -> Elements:
         chosen = statement.encode(value, np.ones(statement.noise_size, dtype=np.int64))
-        return contribution.prove(statement.block, chosen, np.arange(4, dtype=np.uint64))
+        return statement.prove(chosen, np.arange(statement.blinds, dtype=np.uint64))
 
     network = played(actors, monkeypatch, dict.fromkeys(range(10), loud), parameters=flat)
     (result,) = results(network)

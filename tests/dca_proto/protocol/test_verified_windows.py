@@ -54,7 +54,7 @@ def drafted(**changes: Any) -> Any:
 def test_windows_have_time_for_all_proofs() -> None:
     """100 µs a word for the proof on a slow device, 10 µs a word for each contribution on one busy machine."""
     body, validated = drafted(collect_s=0.5, commit_s=0.7)
-    words = validated.statement.block.words
+    words = validated.statement.words
     needed_ms = math.ceil(words * (100 + 10 * 20) / 1000)
     assert needed_ms > SECONDS
     assert body.close_by_ms == body.commit_by_ms - body.close_by_ms == needed_ms

@@ -16,12 +16,16 @@ from dca_proto.plausibility import checked
 from dca_proto.statistics import Sensitivity, Statistic, resolve
 from dca_proto.statistics.base import built_in
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.statistics.statement import fine_bits, liar_factor, moved, range_statement
+from dca_proto.statistics.statement import _farthest_apart, fine_bits, liar_factor, moved, range_statement
 from dca_proto.statistics.value_range import Combinations, ValueRange, box
 
 BITS = 6
 ALL = [one for kind in built_in().values() for one in kind.examples()]
 BOXED = [one for one in ALL if one.is_boxed]
+
+
+def stated_factor(statistic: Statistic, rows_max: int, bits: int) -> float:
+    return liar_factor(range_statement(statistic, rows_max, bits), statistic, rows_max, bits)
 
 
 def rows_of(statistic: Statistic, count: int) -> np.ndarray:
@@ -67,12 +71,90 @@ def test_the_statement_holds_for_all_contributions_however_they_are_rounded(stat
 
 
 def _loosest(statistic: Statistic, rows_max: int, bits: int) -> float:
-    """How far intervals reach beyond an honest client; no figure if limits of combinations alone hold it."""
-    return (
-        math.inf
-        if statistic.is_boxed and statistic.value_range(bits).combinations
-        else liar_factor(statistic, rows_max, bits)
-    )
+    """How far intervals reach beyond an honest client; no figure if limits of combinations or the norm hold it."""
+    holds = statistic.is_boxed and statistic.value_range(bits).combinations
+    by_norm = range_statement(statistic, rows_max, bits).norm is not None
+    return math.inf if holds or by_norm else stated_factor(statistic, rows_max, bits)
+
+
+IN_BALL = [one for one in ALL if range_statement(one, one.rows_per_value, 8).norm is not None]
+
+
+def test_which_statistics_lie_in_a_ball() -> None:
+    """And those whose count is so heavy that rows in a box are in one beside it."""
+    assert {one.name for one in IN_BALL} == {
+        "category-score", "gradient", "mean", "moments", "phases", "second-moments", "sum", "survival-score"
+    }  # fmt: skip
+    assert all(one in IN_BALL for one in ALL if one.name in ("category-score", "gradient", "survival-score"))
+    assert all((one in IN_BALL) == (one.radius is not None) for one in ALL if one.name in ("mean", "sum"))
+
+
+@pytest.mark.parametrize("statistic", IN_BALL, ids=lambda one: one.name)
+@pytest.mark.parametrize("rows_max", [0, 1, 3])
+def test_with_a_norm_a_liar_gets_hardly_farther_than_an_honest_client(statistic: Statistic, rows_max: int) -> None:
+    """Points of the statement that are far apart, found by a search, are no farther than stated."""
+    bits = 8
+    statement, factor = range_statement(statistic, rows_max, bits), stated_factor(statistic, rows_max, bits)
+    assert statement.norm is not None
+    assert 1 <= factor < 1.2
+    count, rng = statement.norm.count, np.random.default_rng(7)
+    honest = moved(statistic, rows_max, bits).sensitivity
+    lows, sizes = np.array(statement.lows), np.array(statement.sizes)
+    reached = 0.0
+    for _ in range(40):
+        ends = []
+        for side in (1, -1):
+            last = rng.choice([0.0, 0.1, 0.2, 0.3, 1.0]) if side < 0 and statement.norm.slope else 1.0
+            x = np.zeros(len(lows), dtype=np.int64)
+            x[count:] = np.floor(last * sizes[count:])
+            length = math.sqrt(statement.norm.most + statement.norm.slope * x[-1] * (count < len(lows)))
+            direction = rng.normal(size=count) if not ends else -ends[0][:count].astype(float)
+            x[:count] = np.trunc(direction / np.linalg.norm(direction) * length)
+            x = np.minimum(np.maximum(x, lows), lows + sizes)
+            ends.append(x)
+        if all(statement.holds(x) for x in ends):
+            reached = max(reached, float(np.linalg.norm(ends[0] - ends[1])) / honest)
+    assert reached <= factor
+    for at in range(count):  # a corner of the box is outside, whatever is left of the others
+        corner = lows + sizes
+        corner[at] = lows[at]
+        if (corner[:count] ** 2).sum() > statement.norm.most + statement.norm.slope * int(corner[-1]):
+            assert not statement.holds(corner)
+
+
+def test_beside_a_count_the_farthest_points_are_those_of_a_search() -> None:
+    """|v|² <= s + t·c on a fine grid of c for both points, at the weight √3, whose width is 1.0253 times 2 radii."""
+    for most, slope, last in ((0.0, 1 / math.sqrt(3), math.sqrt(3)), (0.3, 2.0, 1.5), (0.1, 0.2, 9.0), (1.0, 5.0, 0.1)):
+        c = np.linspace(0, last, 1001)
+        lengths = np.sqrt(most + slope * c)
+        squares = (lengths[:, None] + lengths) ** 2 + (c[:, None] - c) ** 2
+        assert _farthest_apart(most, slope, last) == pytest.approx(math.sqrt(squares.max()), rel=1e-5)
+    assert _farthest_apart(0.0, 1 / math.sqrt(3), math.sqrt(3)) / 2 == pytest.approx(1.0253, abs=1e-4)
+    assert _farthest_apart(9.0, 0.0, 5.0) == 6
+
+
+@pytest.mark.parametrize("rows_max", [0, 1, 2])
+def test_a_norm_has_room_for_the_rounding_of_rows_at_the_end_of_a_ball(rows_max: int) -> None:
+    """Rows of the full length, of all directions, beside a count; in means, a part of them is missing."""
+    d = 5
+    columns = {"columns": [f"x{k}" for k in range(d)], "centre": [0.0] * d, "scale": [1.0] * d, "bound": [1.0] * d}
+    statistic = resolve("mean", {**columns, "radius": 1.0, "count_weight": math.sqrt(3)})
+    rng, least = np.random.default_rng(8), math.inf
+    for bits in (2, 6, 10):
+        statement, fine = range_statement(statistic, rows_max, bits), fine_bits(bits)
+        assert statement.norm is not None
+        for turn in range(200):
+            rows = rng.normal(size=(1 + turn % 3, d))
+            rows *= 1.1 / np.linalg.norm(rows, axis=1)[:, None]
+            if turn % 2:
+                rows = np.concatenate([np.repeat(rows[:1], 3, axis=0), np.full((turn % 4, d), np.nan)])
+            value = contribution(statistic, rows, rows_max, fine)
+            for dither in (0, 1 << 15, (1 << fine - bits) - 1):
+                x = value + dither >> fine - bits
+                assert statement.holds(x)
+                left = statement.norm.most + statement.norm.slope * x[-1] - (x[:d] ** 2).sum()
+                least = min(least, left / (statement.norm.most + statement.norm.slope * x[-1]))
+    assert least < 0.05, "the room is not much wider than necessary"
 
 
 def farthest_apart(statement: Statement) -> float:
@@ -122,7 +204,7 @@ def test_rounding_a_mean_of_rows_in_a_box_costs_nothing() -> None:
 def test_room_for_rounding_lets_a_liar_no_farther_than_stated(statistic: Statistic, bits: int) -> None:
     """A mean of rows is rounded, and so its statement is wider than its range: less so on a finer grid."""
     honest = client_sensitivity(statistic, 0, fine_bits(bits)).l2 / 2.0 ** (fine_bits(bits) - bits)
-    factor = liar_factor(statistic, 0, bits)
+    factor = stated_factor(statistic, 0, bits)
     assert farthest_apart(range_statement(statistic, 0, bits)) <= factor * honest * (1 + 1e-9)
     assert factor <= (1.6 if bits == 4 else 1.3)
 
@@ -135,8 +217,8 @@ def test_a_liar_may_spread_the_room_for_rounding_over_many_bins() -> None:
     assert all(statement.holds(lie) for lie in lies)
     most = math.sqrt(2) * 1024  # honest votes for two bins
     assert np.linalg.norm(lies[0] - lies[1]) > 1.3 * most
-    assert 1.3 < liar_factor(votes, 0, 10) < 2
-    assert liar_factor(votes, 1, 10) == 1
+    assert 1.3 < stated_factor(votes, 0, 10) < 2
+    assert stated_factor(votes, 1, 10) == 1
 
 
 @pytest.mark.parametrize(("bits", "most"), [(4, 2.4), (8, 1.1)])
@@ -145,7 +227,7 @@ def test_a_count_beside_many_bins_hardly_helps_a_liar(bits: int, most: float) ->
     bins = {"columns": ["x"], "edges": [float(edge) for edge in range(11)], "count_weight": 1.0}
     votes = resolve("histogram", bins)
     apart = farthest_apart(range_statement(votes, 0, bits)) / (math.sqrt(2) * 2**bits)
-    assert 1 < apart <= liar_factor(votes, 0, bits) < most
+    assert 1 < apart <= stated_factor(votes, 0, bits) < most
 
 
 def test_limits_of_a_mean_of_rows_leave_room_for_rounding() -> None:
@@ -238,5 +320,5 @@ def test_with_too_many_limits_a_client_proves_its_intervals_alone(statistic: str
     statement = range_statement(many, rows_max, 4)
     assert statement.limits == ()
     farthest = np.linalg.norm(np.array(statement.sizes, dtype=float))
-    assert farthest <= liar_factor(many, rows_max, 4) * moved(many, rows_max, 4).sensitivity * (1 + 1e-9)
+    assert farthest <= stated_factor(many, rows_max, 4) * moved(many, rows_max, 4).sensitivity * (1 + 1e-9)
     statement.check(200)
