@@ -404,8 +404,7 @@ def _verified_sum(
     values, _ = present.contributions(validated.statistic, announcement.rows_max, fine)
     dither = np.frombuffer(expand(noise.random(KEY_BYTES), 2 * count), dtype="<u2").astype(np.int64)
     rounded = statement.clipped(values + (dither[:, np.newaxis] & (1 << fine - f) - 1) >> fine - f)
-    for place in np.flatnonzero([not statement.holds(value) for value in rounded] if statement.limits else []):
-        rounded[place] = 0
+    rounded[~statement.holds(rounded)] = 0
     total = (rounded - np.array(statement.lows)).sum(axis=0)
     drawn = count * statement.noises
     for at, bit in product(range(len(total)), range(statement.noise_bits * bool(drawn))):

@@ -63,7 +63,11 @@ def sensitivity(statistic: str, bounds: Sequence[float], rows: int = 1) -> tuple
 def sensitivity_of(statistic: str, parameters: Mapping[str, Any], rows: int = 1) -> tuple[float, float]:
     """Return Δ₁ and Δ₂ of a statistic with public parameters, in its own units."""
     bins = [1.0] * (len(parameters["edges"]) - 1) if statistic == "histogram" else []
-    return sensitivity(statistic, bins or parameters["bound"], rows)
+    l1, l2 = sensitivity(statistic, bins or parameters["bound"], rows)
+    if "radius" not in parameters:
+        return l1, l2
+    apart = 2 * rows * parameters["radius"]
+    return min(l1, sqrt(len(parameters["bound"])) * apart), min(l2, apart)
 
 
 def grid_sensitivity(
@@ -141,9 +145,19 @@ def _of_row(statistic: str, parameters: Mapping[str, Any], row: Sequence[float],
         return [int(place == own) << fraction_bits for place in range(len(edges) - 1)]
     power = 2 if statistic == "second-moments" else 1
     columns = zip(row, *(parameters[name] for name in ("centre", "scale", "bound")), strict=True)
-    return [
+    found = [
         _on_grid((x - centre) / scale, bound, fraction_bits // power) ** power for x, centre, scale, bound in columns
     ]
+    return _in_ball(found, floor(ldexp(parameters["radius"], fraction_bits))) if "radius" in parameters else found
+
+
+def _in_ball(values: list[int], radius: int) -> list[int]:
+    """Bring a row outside a ball to its surface, towards zero, by a factor that is a little too small."""
+    square = sum(value**2 for value in values)
+    if square <= radius**2:
+        return values
+    factor = radius / sqrt(float(square)) * (1 - (len(values) + 8) * 2.0**-52)
+    return [int(value * factor) for value in values]
 
 
 def bound_on_grid(statistic: str, bound: float, fraction_bits: int) -> float:

@@ -1,8 +1,8 @@
 """The independent reference for verified sums: words, coins, shares and sums (DESIGN §12). It imports no product code.
 
 Elements are integers modulo P = 2^31 - 1, as `int64` arrays. A client's *words* are the bits of its numbers, the bits
-of its noise, four blinds and a quotient. What the nodes open is not computed here: an honest client's proof must hold,
-and words that count must be bits.
+of its noise, four blinds and a quotient; if rows lie in a ball, more blinds and the squares' coefficients follow. What
+the nodes open is not computed here: an honest client's proof must hold, and words that count must be bits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import shake_128
-from math import floor, ldexp
+from math import ceil, floor, ldexp, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from emulator.derivations import PREFIX, derive, digest
 
 PRIME = 2**31 - 1
 ELEMENT_BYTES, KEY_BYTES, POINT_BYTES = 4, 32, 64
-BLINDS, QUOTIENT_MORE = 4, 7
+BLINDS, QUOTIENT_MORE, SQUARES_MORE, WIRE_COST = 4, 7, 6, 16
 Elements = NDArray[np.int64]
 
 
@@ -42,6 +42,7 @@ class Statement(NamedTuple):
     Attributes:
         lows, sizes: x_k is from l_k to l_k + R_k. limit: if not 0, all x_k - l_k add up to at most so much.
         noises, noise_bits: m noise numbers of a bits each, for each coordinate.
+        norm: if not 0, the squares of all x_k add up to at most so much.
     """
 
     lows: tuple[int, ...]
@@ -49,11 +50,12 @@ class Statement(NamedTuple):
     limit: int
     noises: int
     noise_bits: int
+    norm: int = 0
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The largest of each number: of the coordinates, then of the limit if there is one."""
-        return (*self.sizes, self.limit) if self.limit else self.sizes
+        """The largest of each number: of the coordinates, then of the limit and of the norm if there is one."""
+        return (*self.sizes, *(most for most in (self.limit, self.norm) if most))
 
     @property
     def number_bits(self) -> int:
@@ -72,8 +74,11 @@ class Statement(NamedTuple):
 
     @property
     def words(self) -> int:
-        """B bits, four blinds, and the coefficients of the quotient."""
-        return _words_of(self.bits)
+        """B bits, four blinds, the coefficients of the quotient; of a norm, four blinds a wire, and of squares."""
+        if not self.norm:
+            return _words_of(self.bits)
+        order, wires = wires_of(len(self.sizes))
+        return _words_of(self.bits) + BLINDS * wires + 2 * order + SQUARES_MORE
 
     @property
     def mean(self) -> float:
@@ -86,10 +91,23 @@ class Statement(NamedTuple):
         return self.noises * ((1 << 2 * self.noise_bits) - 1) / 12
 
 
+def block_words(statement: Statement) -> int:
+    """Return how many words stand before those of a norm."""
+    return _words_of(statement.bits)
+
+
 @cache
 def _words_of(bits: int) -> int:
     order = next(divisor for divisor in _divisors() if divisor >= bits)
     return bits + BLINDS + order + QUOTIENT_MORE
+
+
+@cache
+def wires_of(dimension: int) -> tuple[int, int]:
+    """Return how many numbers a wire of a norm has, and how many wires there are (§12, step 13)."""
+    costs = {order: 2 * order + WIRE_COST * -(-dimension // order) for order in _divisors()}
+    order = min(costs, key=lambda one: (costs[one], one))
+    return order, -(-dimension // order)
 
 
 @cache
@@ -110,8 +128,13 @@ def statement_of(
         size = rows << fraction_bits
         return Statement((0,) * d, (size,) * d, size if d > 1 else 0, noises, noise_bits)
     more = more_bits(fraction_bits)
-    ends = [-(-rows * floor(ldexp(bound, fraction_bits + more)) >> more) for bound in parameters["bound"]]
-    return Statement(tuple(-end for end in ends), tuple(2 * end for end in ends), 0, noises, noise_bits)
+    fine = [floor(ldexp(bound, fraction_bits + more)) for bound in parameters["bound"]]
+    radius = floor(ldexp(parameters["radius"], fraction_bits + more)) if "radius" in parameters else max(fine)
+    ends = [-(-rows * min(bound, radius) >> more) for bound in fine]
+    norm, diagonal = 0, sqrt(sum(min(bound, radius) ** 2 for bound in fine))
+    if "radius" in parameters and 1.05 * radius <= diagonal and sum(end**2 for end in ends) < PRIME:
+        norm = ceil((ldexp(rows * radius, -more) + (1 + ldexp(1.0, -more)) * sqrt(d)) ** 2)
+    return Statement(tuple(-end for end in ends), tuple(2 * end for end in ends), 0, noises, noise_bits, norm)
 
 
 @cache
@@ -151,11 +174,14 @@ def noise_in(statement: Statement, words: Elements, coins: Elements, *, adds_coi
 
 
 def is_proven(statement: Statement, words: Elements) -> bool:
-    """Return True if words have bits only, and the number of the limit is what the coordinates add up to."""
+    """Return True if words have bits only, and the numbers of limit and norm are what the coordinates make them."""
     if (words[: statement.bits] > 1).any():
         return False
-    numbers = numbers_in(statement, words)
-    return not statement.limit or int(numbers[-1]) == int(numbers[:-1].sum()) % PRIME
+    numbers, d = numbers_in(statement, words), len(statement.sizes)
+    if statement.norm:
+        x = [int(number) + low for number, low in zip(numbers, statement.lows, strict=False)]
+        return int(numbers[-1]) == statement.norm - sum(one**2 for one in x)
+    return not statement.limit or int(numbers[-1]) == int(numbers[:d].sum()) % PRIME
 
 
 def summed(statement: Statement, words: Elements, coins: Elements, *, adds_coins: bool = True) -> Elements:
@@ -198,14 +224,26 @@ def first_words(statement: Statement, root: bytes, value: Elements, more: int) -
     dither = int.from_bytes(derive(root, "rounding", size=2), "little") & (1 << more) - 1
     numbers = rounded(statement, value, dither, more)
     given = [*numbers.tolist(), *([int(numbers.sum())] if statement.limit else [])]
+    if statement.norm:
+        given.append(statement.norm - int(((numbers + np.array(statement.lows)) ** 2).sum()))
     bits = [bit for number, size in zip(given, statement.numbers, strict=True) for bit in _bits_of(number, size)]
     drawn = np.frombuffer(
         randombytes_buf_deterministic(-(-statement.noise_size // 8), derive(root, "noise-bits")), np.uint8
     )
     noise = np.unpackbits(drawn, count=statement.noise_size, bitorder="little")
-    spare = elements_in(randombytes_buf_deterministic(ELEMENT_BYTES * (BLINDS + 32), derive(root, "blinds"))) & PRIME
-    blinds = spare[spare < PRIME][:BLINDS]
-    return np.concatenate([np.array(bits, dtype=np.int64), noise.astype(np.int64), blinds])
+    return np.concatenate([np.array(bits, dtype=np.int64), noise.astype(np.int64), _drawn(root, BLINDS)])
+
+
+def later_blinds(statement: Statement, root: bytes) -> Elements:
+    """Return the blinds of a norm, which stand after the quotient; none without one."""
+    count = BLINDS * wires_of(len(statement.sizes))[1] if statement.norm else 0
+    return _drawn(root, BLINDS + count)[BLINDS:]
+
+
+def _drawn(root: bytes, count: int) -> Elements:
+    """Return blinds in their order."""
+    spare = elements_in(randombytes_buf_deterministic(ELEMENT_BYTES * (count + 32), derive(root, "blinds"))) & PRIME
+    return spare[spare < PRIME][:count]
 
 
 def _bits_of(number: int, size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Scenarios made by hand, for moments of lost Compute nodes that random scenarios miss.
+"""Scenarios made by hand, for moments of lost Compute nodes and for norms, which random scenarios miss.
 
 `scripts/plant_faults.py` runs them after its random ones. Every scenario holds by itself; a planted fault breaks it.
 """
@@ -10,6 +10,7 @@ from emulator.trials.scenario import Adversary, Fault, Limits, Population, Round
 
 _LONG_MS = 600_000
 _WIDE = Limits(epsilon_per_period_max=100.0)
+_BALL = Population(clients=6, computes=3, statistic="mean", dimension=3, radius=1.0)
 
 
 def _scenario(
@@ -58,6 +59,16 @@ DIRECTED: dict[str, Scenario] = {
         1,
         (Fault(kind="kill-between", actor="compute 3", phase="released", for_ms=60_000),),
         adversaries=(Adversary(kind="lie-waiting", actor="compute 0"),),
+    ),
+    "rows in a ball on the finest grid, without noise": _scenario(
+        3, 2, population=_BALL, rounds=Rounds(count=1, verified=True, noise=False, rows_max=1)
+    ),
+    "clients prove that rows outside a ball are in it": _scenario(
+        3,
+        2,
+        population=_BALL,
+        rounds=Rounds(count=6, every_ms=5_000, tolerate=2, verified=True, rows_max=1),
+        adversaries=(Adversary(kind="false-proof", actor="client 1"),),
     ),
     "a trainer cancels a round that has a result": _scenario(
         3, 1, adversaries=(Adversary(kind="cancel-late", actor="trainer"),)

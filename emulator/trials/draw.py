@@ -61,7 +61,7 @@ def draw_scenario(seed: int) -> Scenario:
     rounds = _rounds(streams("draw/rounds"), population)
     is_rare = seed % RARE_EVERY == RARE_EVERY - 1
     if seed % VERIFIED_EVERY == VERIFIED_EVERY - 1 and not is_rare:
-        population, rounds = _verified(streams("draw/verified"), population, rounds)
+        population, rounds = _verified(streams("draw/verified"), streams("draw/ball"), population, rounds)
     elif population.rows > 1 and streams("draw/local").random() < 0.2:
         rounds = msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
     is_open = rounds.is_summed and not rounds.verified
@@ -201,8 +201,10 @@ def _reports(stream: random.Random, population: Population, rounds: Rounds) -> t
     return population, rounds
 
 
-def _verified(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Population, Rounds]:
-    """Turn the rounds into verified sums of a statistic that can be verified, and make the population small."""
+def _verified(
+    stream: random.Random, ball: random.Random, population: Population, rounds: Rounds
+) -> tuple[Population, Rounds]:
+    """Turn the rounds into verified sums, often of rows in a ball, and make the population small."""
     statistic, clients = stream.choice(["sum", "mean", "histogram", "histogram"]), min(population.clients, 12)
     rows_max = stream.choice([1, 3]) if statistic == "histogram" else rounds.rows_max
     small = msgspec.structs.replace(
@@ -212,6 +214,8 @@ def _verified(stream: random.Random, population: Population, rounds: Rounds) -> 
         statistic=statistic,
         dimension=stream.randint(2 if statistic == "histogram" else 1, 4),
     )
+    if statistic != "histogram" and small.dimension > 1 and ball.random() < 0.8:
+        small = msgspec.structs.replace(small, radius=1.0)
     tolerate = min(rounds.tolerate, clients - 2)
     colluders = min(rounds.colluders, tolerate)
     batch = rounds.batch if colluders + 3 <= rounds.batch < clients else 0

@@ -29,7 +29,7 @@ def _a_bit_is(value: int) -> Callable[[Any], Any]:
 
 
 def _all_bits_are_one(statement: Any) -> Any:
-    """Prove the largest of all numbers: a vote in every bin, and noise that the client chose."""
+    """Prove the largest of all numbers: a vote in every bin, the corner around a ball, and noise of its choice."""
     return Replaced(statement, encode=lambda value, noise: np.ones(statement.block.bits, dtype=np.int64))
 
 

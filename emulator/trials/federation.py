@@ -26,7 +26,7 @@ from dca_proto.statistics import resolve
 from dca_proto.testing import NoNoise, TestFederation, seeded
 from emulator.sim.streams import Streams
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import STATISTICS, Scenario
+from emulator.trials.scenario import Scenario
 
 FOREVER_MS = 1 << 52
 LITTLE_ROOM = Limits(
@@ -83,7 +83,7 @@ class TrialFederation(ObservedFederation):
     def __init__(self, scenario: Scenario, faulty: dict[str, Callable[[type], type]]) -> None:
         population, limits, rounds = scenario.population, scenario.limits, scenario.rounds
         self.scenario, self._faulty = scenario, faulty
-        self.parameters = STATISTICS[population.statistic](population.dimension)
+        self.parameters = population.parameters
         self.statistic = resolve(population.statistic, self.parameters)
         self.is_healed = False
         self.failing: set[bytes] = set()

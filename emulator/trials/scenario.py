@@ -65,6 +65,7 @@ class Population(_Part, frozen=True, kw_only=True):
     Attributes:
         clients: N. computes: M. colluding: p, the most Compute nodes that may be corrupt; 0 for all but one.
         statistic: `sum`, `mean`, `second-moments` or `histogram`. dimension: d, its number of coordinates.
+        radius: of the ball of rows of `sum` and `mean`; 0 without one.
         rows: number of rows of each client, drawn within the bounds.
     """
 
@@ -74,6 +75,13 @@ class Population(_Part, frozen=True, kw_only=True):
     statistic: str = "sum"
     dimension: Annotated[int, Meta(ge=1, le=100_000)] = 1
     rows: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 1
+    radius: Annotated[float, Meta(ge=0, le=100)] = 0.0
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The statistic's public parameters."""
+        found = STATISTICS[self.statistic](self.dimension)
+        return found | {"radius": self.radius} if self.radius else found
 
 
 class Rounds(VerifiableTerms[int], frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -154,6 +154,8 @@ def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
     if population.statistic not in STATISTICS:
         near = nearest(population.statistic, STATISTICS)
         yield f"population.statistic is {population.statistic!r}{near}", f"one of {', '.join(STATISTICS)}"
+    if population.radius and population.statistic not in ("sum", "mean"):
+        yield f"population.radius is {population.radius:g} for {population.statistic!r}", "0, or a sum or mean"
     if population.clients * population.dimension * population.computes > MASKS_MAX:
         yield "population has more than 10 million masks a round", "fewer clients or coordinates"
     if broker.part_bytes_max > broker.packet_bytes_max:

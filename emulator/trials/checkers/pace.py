@@ -338,7 +338,7 @@ def _sizes(world: TrialWorld) -> Any:
     population = world.scenario.population
     nodes, clients, d = population.computes, population.clients, population.dimension
     words = {"second-moments": (d + 1) * (d + 2)}.get(population.statistic, d + 2)
-    openings = 24 * clients * nodes if world.scenario.rounds.verified else 0
+    openings = 40 * clients * nodes if world.scenario.rounds.verified else 0
     words += _PROOF_WORDS * d if world.scenario.rounds.verified else 0
     announcement = 2_000 + 64 * d + 400 * nodes
     sizes: dict[type, int] = {

@@ -243,9 +243,11 @@ class Secrecy(Checker):
         if statement is not None and root:
             elements = verified.elements_in(content[len(head) :])
             first = verified.first_words(statement, root, value, verified.more_bits(accepted.body.fraction_bits))
+            later, at = verified.later_blinds(statement, root), verified.block_words(statement)
             is_whole = elements.size == statement.words
-            found = sum(shares, start=elements)[: first.size] % verified.PRIME if is_whole else elements
-            same = np.array_equal(found, first)
+            words = sum(shares, start=elements) % verified.PRIME if is_whole else elements
+            found = np.concatenate([words[: first.size], words[at : at + later.size]])
+            same = np.array_equal(found, np.concatenate([first, later]))
             self.expect(same, f"{who}: its bits, blinds and shares are not those of DESIGN §12")
         elif self._noise is not None:
             masks = np.sum([words_in(pad[8:]) for pad in pads], axis=0, dtype=np.uint64)
