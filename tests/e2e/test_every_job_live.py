@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import Dca, one_line
+from compiling import quick
 from live_actors import Actors, federation
 from schemas import parsed
 
@@ -86,17 +86,8 @@ def is_whole(result: dict[str, Any]) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def quickly() -> Iterator[None]:
-    """Programs that run so shortly gain nothing from most of what the compiler does."""
-    if find_spec("jax") is None:
+    with quick():
         yield
-        return
-    import jax
-
-    name = "jax_disable_most_optimizations"
-    before = jax.config.read(name)
-    jax.config.update(name, True)
-    yield
-    jax.config.update(name, before)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Dca, one_line
+from compiling import quick
 from live_actors import Actors, federation
 from rich.console import Console
 from schemas import parsed
@@ -46,17 +47,8 @@ sampled = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True, scope="module")
 def quickly() -> Iterator[None]:
-    """Programs that run so shortly gain nothing from most of what the compiler does."""
-    if find_spec("jax") is None:
+    with quick():
         yield
-        return
-    import jax
-
-    name = "jax_disable_most_optimizations"
-    before = jax.config.read(name)
-    jax.config.update(name, True)
-    yield
-    jax.config.update(name, before)
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from round_helpers import PowerCuts, begin, body_of, ignored, refused, sent, unsealed, until_the_end
+from round_helpers import PowerCuts, begin, body_of, ignored, losing, refused, results, sent, unsealed, until_the_end
 
 from dca_proto.privacy import accounting
-from dca_proto.protocol.effects import Send
+from dca_proto.protocol.effects import Persist, Send
+from dca_proto.protocol.events import Received
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.protocol.trainer.actor import Trainer
@@ -82,6 +83,24 @@ def check_replayed_announcement(network: Network, client: bytes, trainer: bytes)
     network.restart(client)
     refused(network, client, trainer, announcement, "replay")
     assert len(network.actors[client].ledger.charges) == len(released(network, client)) == 1
+
+
+def check_crash_between_charge_and_send(actors: TestFederation, *, committed: bool) -> None:
+    """Charge and release are one transaction: both are there after the crash of a client, or neither."""
+    network = actors.network()
+    network.deliver()
+    network.tamper = losing(Announcement)
+    begin(actors, network)
+    client, announcement = actors.clients[0], sent(network, Announcement)[0]
+    effects = network.actors[client].handle(Received(announcement.sender, announcement.payload), network.now_ms)
+    for effect in [one for one in effects if isinstance(one, Persist) and committed]:
+        network._carry_out(client, effect)
+    network.restart(client)
+    assert len(released(network, client)) == committed, "stored, so it is sent again; not stored, so nothing left"
+    network.tamper = lambda one: [one]
+    until_the_end(network)
+    assert len(results(network)) == 1
+    assert len(network.actors[client].ledger.charges) == 1
 
 
 class ReleaseCuts(PowerCuts):

@@ -9,7 +9,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hospitals import MU, OPEN, Hospitals, ReleaseCuts, by_id, completed_round, release_of, released
+from hospitals import (
+    MU,
+    OPEN,
+    Hospitals,
+    ReleaseCuts,
+    by_id,
+    check_crash_between_charge_and_send,
+    completed_round,
+    release_of,
+    released,
+)
 from round_helpers import (
     announced,
     begin,
@@ -294,22 +304,7 @@ def test_a_release_without_a_receipt_is_sent_until_the_close_and_no_longer() -> 
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
-    """Charge and release are one transaction: both are there after the crash, or neither."""
-    actors = Hospitals(2)
-    network = actors.network()
-    network.deliver()
-    network.tamper = losing(Announcement)
-    begin(actors, network)
-    client, announcement = actors.clients[0], sent(network, Announcement)[0]
-    effects = network.actors[client].handle(Received(announcement.sender, announcement.payload), network.now_ms)
-    for effect in [one for one in effects if isinstance(one, Persist) and committed]:
-        network._carry_out(client, effect)
-    network.restart(client)
-    assert len(released(network, client)) == committed, "stored, so it is sent again; not stored, so nothing left"
-    network.tamper = lambda one: [one]
-    until_the_end(network)
-    assert len(results(network)) == 1
-    assert len(network.actors[client].ledger.charges) == 1
+    check_crash_between_charge_and_send(Hospitals(2), committed=committed)
 
 
 @pytest.mark.parametrize("step", range(8))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hospitals import ReleaseCuts, released
+from hospitals import ReleaseCuts, check_crash_between_charge_and_send, released
 from reporters import SCALED, Reporters, edges, report_of, reported
 from round_helpers import announced, begin, body_of, failures, losing, results, sent, until_the_end
 
@@ -307,22 +307,7 @@ def test_attack_11_every_message_is_lost_a_few_times(kind: type) -> None:
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
-    """Charge and report are one transaction: both are there after the crash, or neither."""
-    actors = Reporters(RANDOMISED_RESPONSE, [0, 1])
-    network = actors.network()
-    network.deliver()
-    network.tamper = losing(Announcement)
-    begin(actors, network)
-    client, announcement = actors.clients[0], sent(network, Announcement)[0]
-    effects = network.actors[client].handle(Received(announcement.sender, announcement.payload), network.now_ms)
-    for effect in [one for one in effects if isinstance(one, Persist) and committed]:
-        network._carry_out(client, effect)
-    network.restart(client)
-    assert len(released(network, client)) == committed, "stored, so it is sent again; not stored, so nothing left"
-    network.tamper = lambda one: [one]
-    until_the_end(network)
-    assert len(results(network)) == 1
-    assert len(network.actors[client].ledger.charges) == 1
+    check_crash_between_charge_and_send(Reporters(RANDOMISED_RESPONSE, [0, 1]), committed=committed)
 
 
 @pytest.mark.parametrize("step", range(7))

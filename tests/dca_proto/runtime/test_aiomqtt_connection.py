@@ -180,9 +180,27 @@ def test_cancelling_a_connect_that_gets_no_answer_is_quick_and_leaves_no_socket(
     play(scenario())
 
 
-def test_an_attempt_without_an_answer_ends_with_the_transports_timeout_and_leaves_no_socket() -> None:
+class Silent(ScriptedBroker):
+    """Takes CONNECT, and never answers."""
+
+    def __init__(self) -> None:
+        super().__init__(connack=None)
+
+
+class Ending(ScriptedBroker):
+    """Ends a connection at its CONNECT, as a broker that is restarted does, or a proxy without one."""
+
+    def _answer(self, kind: int, body: bytes) -> bytes | None:
+        self.connects.append(body)
+        return None
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Silent, "no answer"), (Ending, "")])
+def test_an_attempt_that_gets_no_connack_ends_and_leaves_no_socket(kind: type[Silent | Ending], why: str) -> None:
+    """With the transport's timeout, or with the connection, whose loss aiomqtt does not notice."""
+
     async def scenario() -> None:
-        async with ScriptedBroker(connack=None) as broker:
+        async with kind() as broker:
             reports = ReportQueue()
             a = MqttTransport(
                 client_settings(url=broker.url), "a", ("x/+",), rng=random.Random(1), backoff=QUICK,
@@ -190,33 +208,7 @@ def test_an_attempt_without_an_answer_ends_with_the_transports_timeout_and_leave
             )  # fmt: skip
             opening = asyncio.create_task(a.open())
             (lost,) = await reports.next(Disconnected)
-            assert "no answer" in lost.reason
-            await until(lambda: len(broker.connects) >= 4)
-            assert sockets_to(broker.url) <= 2
-            opening.cancel()
-            await asyncio.wait([opening])
-            assert sockets_to(broker.url) == 0
-
-    play(scenario())
-
-
-def test_a_loss_before_connack_ends_with_the_attempt_and_leaves_no_socket() -> None:
-    """aiomqtt does not notice it. A broker that is restarted, or a proxy without one, ends connections like this."""
-
-    class Ending(ScriptedBroker):
-        def _answer(self, kind: int, body: bytes) -> bytes | None:
-            self.connects.append(body)
-            return None
-
-    async def scenario() -> None:
-        async with Ending() as broker:
-            reports = ReportQueue()
-            a = MqttTransport(
-                client_settings(url=broker.url), "a", ("x/+",), rng=random.Random(1), backoff=QUICK,
-                answer_timeout_s=0.2, on_report=reports,
-            )  # fmt: skip
-            opening = asyncio.create_task(a.open())
-            await reports.next(Disconnected)
+            assert why in lost.reason
             await until(lambda: len(broker.connects) >= 4)
             assert sockets_to(broker.url) <= 2
             opening.cancel()
