@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from exact_rounds import ExactRounds, aggregate
+from long_cases import mostly_long
 
 from dca_proto.jobs.job import JobTerms
 from dca_proto.testing import seeded
@@ -53,7 +54,7 @@ def test_a_third_of_the_rows_missing_changes_neither() -> None:
     np.testing.assert_allclose(found.scale, 1.0, rtol=0.35)
 
 
-@pytest.mark.parametrize("half_width", [4.0, 60.0, 300.0])
+@pytest.mark.parametrize("half_width", mostly_long([4.0, 60.0, 300.0], [60.0]))
 def test_missing_rows_are_not_taken_for_spread_at_any_width_of_bounds(half_width: float) -> None:
     """A fifth of 400 rows; in all of ten releases, at a budget that hides little."""
     for seed in range(10):
@@ -195,7 +196,7 @@ def test_a_scale_that_noise_hides_is_an_upper_bound_and_its_column_is_named() ->
         assert any("c3" in text and "c0" not in text for text in one.warnings)
 
 
-@pytest.mark.parametrize("noise", [0.003, 0.012, 0.04, 0.08])
+@pytest.mark.parametrize("noise", mostly_long([0.003, 0.012, 0.04, 0.08], [0.012]))
 def test_clean_columns_are_not_warned_of(noise: float) -> None:
     """Normal, uniform, skewed, heavy-tailed, categorical and binary columns: no warning in 50 releases of 8 columns."""
     rng, n = np.random.default_rng(12), 5000
@@ -233,7 +234,7 @@ def test_a_target_with_values_beyond_its_bounds_is_named_with_their_share_and_th
     assert np.mean([float(text.split("about ")[1].split()[0]) for text in warned]) == pytest.approx(4, abs=0.8)
 
 
-@pytest.mark.parametrize("noise", [0.0005, 0.006, 0.03])
+@pytest.mark.parametrize("noise", mostly_long([0.0005, 0.006, 0.03], [0.006]))
 def test_targets_within_their_bounds_are_not_said_to_lie_beyond(noise: float) -> None:
     """Normal, skewed, zero-inflated, uniform, heavy-tailed and whole numbers in several bounds, 20 releases of each."""
     rng, n = np.random.default_rng(2), 5000

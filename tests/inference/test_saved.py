@@ -48,8 +48,11 @@ def file_of(folder: Path, posterior: Posterior, summary: dict[str, Any], **chang
     return path
 
 
+SLOW = ("categorical", "sites-logistic", "sites-regression", "poisson-regression", "multinomial-regression")
+
+
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.long] if name in ("categorical", "sites-logistic") else [])  # they compile
+    pytest.param(name, marks=[pytest.mark.long] if name in SLOW else [])  # they compile
     for name in CASES if not name.startswith(SAMPLED)
 ])  # fmt: skip
 def test_each_job_has_the_same_table_and_predictions_after_its_file(name: str, tmp_path: Path) -> None:

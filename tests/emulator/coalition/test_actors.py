@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 import pytest
+from long_cases import mostly_long
 from numpy.typing import NDArray
 from schemas import validator
 
@@ -186,6 +187,7 @@ def test_all_nodes_recover_each_value_with_its_own_noise() -> None:
     assert "The documented break: all M = 3" in sentence(seen)
 
 
+@pytest.mark.long
 def test_all_nodes_see_more_than_the_sum_also_where_one_noise_would_do() -> None:
     """N - T - 1 = 1: each contribution is as private as the sum was to be, and yet more than the sum is seen."""
     seen = finding_of(setting_of(Coalition(computes=3), msgspec.structs.replace(SETTING, clients=4), 2))
@@ -253,6 +255,8 @@ def test_nodes_that_leave_out_too_many_end_the_round_and_the_break_is_reported()
 
 # planted faults
 
+SHORT = ("a quarter of the variance", "N noises suffice", "half the sensitivity")
+
 
 def test_noise_that_everybody_omits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(self: object, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
@@ -273,7 +277,7 @@ def test_a_noise_key_that_others_can_derive_is_found(monkeypatch: pytest.MonkeyP
     assert all("its noise key is not the one that DESIGN" in why for why in seen.messages.leaked)
 
 
-@pytest.mark.parametrize("fault", ["a quarter of the variance", "N noises suffice", "half the sensitivity"])
+@pytest.mark.parametrize("fault", mostly_long(SHORT, ["N noises suffice"]))
 def test_a_plan_of_too_little_noise_does_not_judge_itself(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planned, most = accounting.share_variance, SETTING.clients
     faulty = {
@@ -303,7 +307,7 @@ def test_actors_that_count_wrongly_do_not_judge_themselves(fault: str, monkeypat
         assert (seen.verdict, seen.covered, seen.evidence) == (REFUTED, True, ("plan",))
 
 
-@pytest.mark.parametrize("released", [0, 1, 3])
+@pytest.mark.parametrize("released", mostly_long([0, 1, 3], [1]))
 def test_rounds_that_are_aborted_for_no_reason_are_found(released: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is left of them: the worlds have different numbers of sums, or too few for an attack."""
     original = Actors.run_round
@@ -359,7 +363,7 @@ SHAPES: dict[str, Callable[[int, int, bytes, Sampler], NDArray[np.int64]]] = {
 SIDES = np.array([-1, 1])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", mostly_long(SHAPES, ["positive", "neighbours in pairs"]))
 def test_noise_of_another_shape_is_found(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variance of most of these is right."""
     original = DistributedDiscreteGaussian.sample
@@ -411,7 +415,7 @@ def only_ours(value: NDArray[np.uint64], keys: Sequence[bytes], ah: bytes, entry
     return masks.masked(value, keys, ah, entry)[0], masks.masked(value, keys[:2], ah, entry)[1]
 
 
-@pytest.mark.parametrize("fault", [unmasked, only_ours])
+@pytest.mark.parametrize("fault", mostly_long([unmasked, only_ours], [only_ours]))
 def test_masks_that_do_not_hide_are_found(monkeypatch: pytest.MonkeyPatch, fault: object) -> None:
     monkeypatch.setattr(contribution, "masked", fault)
     seen = investigate(setting_of(Coalition(computes=2)), "masks")
@@ -443,6 +447,7 @@ def test_a_round_that_ends_otherwise_than_it_must_is_found(monkeypatch: pytest.M
 # the parts
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_finding() -> None:
     setting = setting_of(Coalition(computes=2, clients=3, broker=True, trainer=True))
     again, other = (investigate(setting, seed) for seed in ("tests", "other"))

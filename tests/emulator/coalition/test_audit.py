@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from long_cases import mostly_long
 from numpy.typing import NDArray
 from scipy.stats import f
 
@@ -399,7 +400,7 @@ def test_the_figures_for_programs(run: Run) -> None:
     assert "variance of the noise left" in shown, "what a person reads is on stderr"
 
 
-@pytest.mark.parametrize("fault", [(), ("--plant", "reused-noise")])
+@pytest.mark.parametrize("fault", mostly_long([(), ("--plant", "reused-noise")], [()]))
 def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
     _, _, shown = run("--rounds", "2000", "--seed", "8", "--plot", "audit.png", *fault)
     assert Path("audit.png").read_bytes().startswith(b"\x89PNG")

@@ -84,6 +84,7 @@ def test_the_same_scenarios_hold_without_one() -> None:
     assert (found.seeds, found.broken) == (40, {})
 
 
+@pytest.mark.long
 def test_a_fault_that_nobody_notices_has_survived() -> None:
     harmless = ("protocol/lists.py", 'TOO_FEW = "too-few"', 'TOO_FEW = "too-" + "few"')
     found = plant_faults.plant(Fault(name="none", kind="noise", patch=(harmless,), why="it changes nothing"), 2)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from compiling import quick_and_double
 from exact_rounds import aggregate
+from long_cases import mostly_long
 from scipy import stats
 
 from dca_proto.aggregate import LocalReports, RoundRequest
@@ -85,7 +86,7 @@ def gamma(number: float) -> Any:
 
 
 @pytest.mark.parametrize("mechanism", ["grid-laplace", "analytic-gaussian"])
-@pytest.mark.parametrize("family", ["gaussian", "exponential", "poisson", "geometric"])
+@pytest.mark.parametrize("family", mostly_long(["gaussian", "exponential", "poisson", "geometric"], ["poisson"]))
 def test_a_columns_model_is_its_prior_and_its_likelihood(
     family: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

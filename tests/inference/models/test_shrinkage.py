@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from long_cases import mostly_long
 from pandas import DataFrame
 from scipy.special import gammaln
 
@@ -251,6 +252,7 @@ def test_laws_of_categories_and_hazards_shrink_alike(before: Any) -> None:
         Shrinkage(shrinkage="groups", prior_groups="months").shrink(before)
 
 
+@pytest.mark.long
 def test_no_category_is_special() -> None:
     """Effects to the first category are those to the last, with all categories in the other order."""
     first, last = (
@@ -296,6 +298,7 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shrinkage.shrink, "__defaults__", (60, ()))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_draws")
 def test_a_refit_keeps_the_prior_that_it_does_not_name() -> None:
     """Of a law whose refits differ in the slab alone. Before, each refit of a shrunk fit went back to the normal prior.
@@ -349,7 +352,7 @@ def test_too_few_raw_rows_are_refused() -> None:
         Shrinkage(shrinkage="groups").shrink(sure)
 
 
-@pytest.mark.parametrize("shrinkage", ["horseshoe", "groups"])
+@pytest.mark.parametrize("shrinkage", mostly_long(["horseshoe", "groups"], ["groups"]))
 @pytest.mark.parametrize("link", LINKS)
 def test_a_prior_warns_if_noise_hides_effects_that_matter(link: str, shrinkage: str) -> None:
     """Effects of a third, or of half of the largest, within four times the slopes' typical standard deviation."""
@@ -369,7 +372,7 @@ def test_a_prior_warns_if_noise_hides_effects_that_matter(link: str, shrinkage: 
         assert any("may take effects of up to about" in text for text in texts) == named, (sd, largest)
 
 
-@pytest.mark.parametrize("shrinkage", ["horseshoe", "groups"])
+@pytest.mark.parametrize("shrinkage", mostly_long(["horseshoe", "groups"], ["groups"]))
 def test_a_stretch_of_all_coefficients_does_not_explain_effects(shrinkage: str) -> None:
     """As from clipped gradients. In the covariance alone it would be noise along the effects."""
     mean, sd, stretch = np.r_[0.2, 0.5, -0.4, 0.3, 0.5, -0.4, 0.3], 0.05, 0.15
