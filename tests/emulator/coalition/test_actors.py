@@ -31,16 +31,7 @@ from emulator.claim import VICTIM
 from emulator.coalition import finding
 from emulator.coalition.actors import ActorRounds, Actors, rest_of, same_traffic
 from emulator.coalition.adversary import Adversary, experiment
-from emulator.coalition.finding import (
-    FALSE_ALARM,
-    KINDS,
-    NOT_COVERED,
-    REFUTED,
-    STANDS,
-    Finding,
-    find,
-    watch,
-)
+from emulator.coalition.finding import FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, STANDS, Finding, find, watch
 from emulator.coalition.members import Party, Withholding
 from emulator.coalition.programme import Programme
 from emulator.coalition.uniformity import views
@@ -82,7 +73,7 @@ def implied(world: World) -> float:
 
 
 def standard_errors(count: int, setting: Setting) -> float:
-    """So many, of a variance over all rounds and coordinates, as a part of it."""
+    """So many, as a part of a variance over all rounds and coordinates."""
     return count * (2 / (2 * (RUNS - 1) * setting.columns)) ** 0.5
 
 
@@ -255,7 +246,12 @@ def test_nodes_that_leave_out_too_many_end_the_round_and_the_break_is_reported()
 
 # planted faults
 
-SHORT = ("a quarter of the variance", "N noises suffice", "half the sensitivity")
+Plan = Callable[[float, float, int, int], int]
+SHORT: dict[str, Callable[[Plan], Plan]] = {
+    "a quarter of the variance": lambda plan: lambda sensitivity, *others: plan(sensitivity, *others) // 4,
+    "N noises suffice": lambda plan: lambda sensitivity, mu, honest, d: plan(sensitivity, mu, SETTING.clients, d),
+    "half the sensitivity": lambda plan: lambda sensitivity, *others: plan(sensitivity / 2, *others),
+}
 
 
 def test_noise_that_everybody_omits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,13 +275,7 @@ def test_a_noise_key_that_others_can_derive_is_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("fault", mostly_long(SHORT, ["N noises suffice"]))
 def test_a_plan_of_too_little_noise_does_not_judge_itself(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, most = accounting.share_variance, SETTING.clients
-    faulty = {
-        "a quarter of the variance": lambda sensitivity, mu, honest, d: planned(sensitivity, mu, honest, d) // 4,
-        "N noises suffice": lambda sensitivity, mu, honest, d: planned(sensitivity, mu, most, d),
-        "half the sensitivity": lambda sensitivity, mu, honest, d: planned(sensitivity / 2, mu, honest, d),
-    }
-    monkeypatch.setattr(accounting, "share_variance", faulty[fault])
+    monkeypatch.setattr(accounting, "share_variance", SHORT[fault](accounting.share_variance))
     seen = investigate(setting_of(Coalition(clients=3, trainer=True)), "short")
     assert seen.verdict == REFUTED
     assert "plan" in seen.evidence
