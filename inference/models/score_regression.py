@@ -1,16 +1,99 @@
-"""The last step of all fits to rounds of scores, of generalised linear models and of hazards: a linear regression."""
+"""What all fits to rounds of scores share, of generalised linear models, of hazards and of categories.
+
+A round of weighted scores is parsed to a `Released`. The last step of each fit is a linear regression (`regressed`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import ndtri
 
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.statistics import Statistic, resolve
+from inference.contraction import percent
+from inference.errors import DataError
 from inference.problem import Array
 
 TINY = 1e-12
+MISSING_SDS = 4.0  # warn if the rows that count are this far below n, in noise sds: 1 false alarm in 31,000 releases
+
+
+class Asked(Protocol):
+    """The request of a round: its information was sent with this weight."""
+
+    @property
+    def information(self) -> float: ...
+
+
+S = TypeVar("S", bound=Statistic)
+R = TypeVar("R", bound=Asked)
+
+
+@dataclass(frozen=True, eq=False)
+class Released(Generic[R]):
+    """A round's result, divided by n; the noise variance of the score, too, divided by n².
+
+    Attributes:
+        complete: share of rows that count, and its standard deviation.
+    """
+
+    request: R
+    score: Array
+    information: Array
+    noise: float
+    complete: tuple[float, float]
+
+    @property
+    def information_noise(self) -> float:
+        """The variance of each entry of the information."""
+        return self.noise / self.request.information**2
+
+
+def asked_by(aggregate: NoisyAggregate, kind: type[S]) -> S:
+    """Return the statistic of a round of scores. Raises `DataError` for one of another kind."""
+    found = resolve(aggregate.statistic, dict(aggregate.parameters))
+    if not isinstance(found, kind):
+        raise DataError(f"an aggregate is of statistic {aggregate.statistic!r}; expected {kind.name!r}")
+    return found
+
+
+def by_row(aggregate: NoisyAggregate, statistic: Statistic) -> Array:
+    """Return the sums, divided by the number of rows. Raises `DataError` for another number of them."""
+    if aggregate.value.shape != (statistic.dimension,) or not np.isfinite(aggregate.value).all():
+        raise DataError(f"the sum has {aggregate.value.size} coordinates; expected {statistic.dimension}, all finite")
+    return np.asarray(aggregate.value / aggregate.contributors)
+
+
+def complete_of(aggregate: NoisyAggregate, unit: float) -> tuple[float, float]:
+    """Return the share of rows that count, with its standard deviation. Args: unit: what such a row adds to the sum."""
+    n = aggregate.contributors
+    return float(aggregate.value[-1] / n) / unit, sqrt(aggregate.noise_variance) / n / unit
+
+
+def about_rows(last: Released[Any], reasons: str) -> tuple[str, ...]:
+    """Return a warning if clearly fewer rows counted than contributed. Args: reasons: why rows may not count."""
+    share, sd = last.complete
+    if 1 - share <= MISSING_SDS * sd + 1e-6:
+        return ()
+    return (
+        f"about {percent(1 - share)} of the rows did not count: {reasons}; check these, for the result describes the "
+        "others",
+    )
+
+
+def combined(own: Array, noise: Any, simulated: Array, doubt: Array) -> Array:
+    """Return what clients sent, with this variance of its noise, combined with what simulated rows send in doubt."""
+    return np.asarray((own * doubt + simulated * noise) / (doubt + noise))
+
+
+def doubt_left(noise: float, doubt: Array) -> Array:
+    """Return the variance of what is `combined`."""
+    return np.asarray(doubt * noise / np.maximum(doubt + noise, TINY))
 
 
 class Prior(NamedTuple):

@@ -8,6 +8,8 @@ time is estimated, of each predictor's own contrast; `inference.models.glm.curve
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from inference.models.categories.model import Model
@@ -36,7 +38,7 @@ def curvature(last: Released, rows: Rows, n: float, phi: Normal, model: Model) -
 
     asked, drawn = widened(model.phi(last.request.theta)), widened(phi.mean)
     request = last.request._replace(theta=wide.theta(asked))
-    part = Part(wide, last._replace(request=request, score=last.whole[0], information=last.whole[1]), rows, weight)
+    part = Part(wide, replace(last, request=request, score=last.whole[0], information=last.whole[1]), rows, weight)
     step, slope = drawn - asked, part.slope
     line = np.linalg.solve(slope[np.ix_(own, own)].T, slope[np.ix_(curves, own)].T).T
     left = np.diag(slope[np.ix_(curves, curves)] - line @ slope[np.ix_(own, curves)])

@@ -9,7 +9,6 @@ import numpy as np
 
 from dca_proto.statistics.category_score import chances_of
 from dca_proto.wording import listed
-from inference.contraction import percent
 from inference.locate import about_collinearity
 from inference.models.categories.scoring import Released, Rows
 from inference.models.glm.scored_fit import about_separate, inseparable, repeated
@@ -19,18 +18,11 @@ FEW = 12.0  # rows of a category below which its own figures are not nearly norm
 AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request
 HIDDEN_SDS = 5.0  # of `repeated`: the information of categories has more noise than that of their covariances
 RARE_SD = 0.6  # largest sd of the log odds of a feature's rare values for which their law is nearly normal
-MISSING_SDS = 4.0
 
 
-def about_rows(last: Released, target: str) -> tuple[str, ...]:
-    """Return a warning if clearly fewer rows counted than contributed."""
-    share, sd = last.counted
-    if 1 - share <= MISSING_SDS * sd + 1e-6:
-        return ()
-    return (
-        f"about {percent(1 - share)} of the rows did not count: they lack a value, or {target} is not a whole "
-        "number; check these, for the result describes the others",
-    )
+def reasons(target: str) -> str:
+    """Why rows may not count."""
+    return f"they lack a value, or {target} is not a whole number"
 
 
 def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) -> list[str]:

@@ -21,7 +21,7 @@ from scipy.linalg import block_diag
 from scipy.optimize import minimize
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.statistics import CategoryScore, resolve
+from dca_proto.statistics import CategoryScore
 from dca_proto.statistics.category_score import COUNT, chances_of
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
@@ -33,12 +33,12 @@ from inference.locate import STATISTIC as PHASES
 from inference.locate import beside_count, locate
 from inference.models.categories import scoring
 from inference.models.categories.curves import curvature
-from inference.models.categories.doubts import about_rows, warnings_of
+from inference.models.categories.doubts import reasons, warnings_of
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Released, Request, Rows
 from inference.models.coefficients import LOG_ODDS, NormalLaw, with_prior
 from inference.models.glm.curves import Places
-from inference.models.score_regression import Normal
+from inference.models.score_regression import Normal, about_rows, asked_by, by_row, complete_of
 from inference.models.shrinkage import shrinkable
 from inference.posterior import Posterior
 from inference.problem import AnyArray, Array, Problem, Schema
@@ -264,12 +264,8 @@ def statistic_of(columns: Standardisation, model: Model, request: Request) -> Ca
 
 def released_of(aggregate: NoisyAggregate) -> tuple[CategoryScore, Released]:
     """Parse a round. Raises `DataError` for one of another statistic or size."""
-    statistic, n = resolve(aggregate.statistic, dict(aggregate.parameters)), aggregate.contributors
-    if not isinstance(statistic, CategoryScore):
-        raise DataError(f"an aggregate is of statistic {aggregate.statistic!r}; expected {CategoryScore.name!r}")
-    if aggregate.value.shape != (statistic.dimension,) or not np.isfinite(aggregate.value).all():
-        raise DataError(f"the sum has {aggregate.value.size} coordinates; expected {statistic.dimension}, all finite")
-    (p, terms, _), value, unit = statistic.block_sizes, aggregate.value / n, COUNT * statistic.reach
+    statistic = asked_by(aggregate, CategoryScore)
+    (p, terms, _), value = statistic.block_sizes, by_row(aggregate, statistic)
     request = Request(
         np.array(statistic.theta), statistic.reach, statistic.information, statistic.cubes, statistic.curves
     )
@@ -280,10 +276,10 @@ def released_of(aggregate: NoisyAggregate) -> tuple[CategoryScore, Released]:
     return statistic, Released(
         request,
         *sums,
-        value[p + terms : -1] / (statistic.cubes or 1.0),
-        aggregate.noise_variance / n**2,
-        (float(value[-1]) / unit, float(np.sqrt(aggregate.noise_variance)) / n / unit),
-        whole,
+        noise=aggregate.noise_variance / aggregate.contributors**2,
+        complete=complete_of(aggregate, COUNT * statistic.reach),
+        cubes=value[p + terms : -1] / (statistic.cubes or 1.0),
+        whole=whole,
     )
 
 
@@ -352,7 +348,7 @@ def categories_from(
         refitter=shrinkable(partial(categories_from, tuple(aggregates), ordered=ordered, schema=schema)),
     )
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
-    said = beside_count(about_rows(released[-1], law.target), located)
+    said = beside_count(about_rows(released[-1], reasons(law.target)), located)
     return replace(law, warnings=(*said, *warnings_of(law, released, rows, n), *curved))
 
 

@@ -38,10 +38,11 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from dca_proto.statistics.category_score import COUNT, Chances, chances_of, entries, reach_of, with_curves
+from inference.models import score_regression
 from inference.models.categories.model import Model
 from inference.models.glm.scoring import positive, root
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal, Prior, regressed, simulated_features
+from inference.models.score_regression import Normal, Prior, combined, doubt_left, regressed, simulated_features
 from inference.problem import Array
 
 EFFECT_SD = 2.0  # of effects per standardised feature; without an order of all differences of two categories
@@ -75,26 +76,17 @@ class Request(NamedTuple):
         return float(self.reach * np.sqrt(1 + COUNT**2))
 
 
-class Released(NamedTuple):
-    """A round's result, divided by n; the noise variance of the score, too, divided by n².
+@dataclass(frozen=True, eq=False)
+class Released(score_regression.Released[Request]):
+    """A round's result.
 
     Attributes:
-        cubes: E[w x_j³], empty without γ. counted: share of rows that count, and its standard deviation.
+        cubes: E[w x_j³], empty without γ.
         whole: score and information with those of curves, if they were sent (`categories.curves`).
     """
 
-    request: Request
-    score: Array
-    information: Array
     cubes: Array
-    noise: float
-    counted: tuple[float, float]
     whole: tuple[Array, Array] | None = None
-
-    @property
-    def information_noise(self) -> float:
-        """The variance of each entry of the information."""
-        return self.noise / self.request.information**2
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +154,7 @@ class Rows:
 
 
 def _share(released: Released) -> float:
-    share, sd = released.counted
+    share, sd = released.complete
     return 1.0 if share > 1 - 3 * sd else max(share, FLOOR)
 
 
@@ -267,7 +259,7 @@ class Part:
     def information(self) -> Array:
         """The entries of A."""
         (expected, before), noise = self._expected, self.released.information_noise
-        return np.asarray((self.released.information * before + expected * noise) / (before + noise))
+        return combined(self.released.information, noise, expected, before)
 
     @cached_property
     def slope(self) -> Array:
@@ -281,8 +273,7 @@ class Part:
     def doubt(self) -> Array:
         """The variances of the terms of A that are left, as they add up for each score and each θ."""
         before, noise = self._expected[1], self.released.information_noise
-        known = before * noise / np.maximum(before + noise, TINY)
-        return np.asarray(self.model.contrasts.T**2 @ self.model.matrix(known, squared=True))
+        return np.asarray(self.model.contrasts.T**2 @ self.model.matrix(doubt_left(noise, before), squared=True))
 
     @property
     def score(self) -> Array:

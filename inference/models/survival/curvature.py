@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inference.models.score_regression import combined
 from inference.models.survival.scoring import DOUBT, SQUARES, Part
 from inference.problem import Array
 
@@ -59,7 +60,7 @@ def _curvature(part: Part, n: float) -> Curvature:
     shown, expected = released.curve_squares + taken, twice * size
     of_squares = released.noise * (released.request.reach / SQUARES / weights**2) ** 2
     before = (DOUBT * expected) ** 2
-    sampling = np.maximum((shown * before + expected * of_squares) / (before + of_squares), LEAST_SAMPLED * expected)
+    sampling = np.maximum(combined(shown, of_squares, expected, before), LEAST_SAMPLED * expected)
     noise = released.noise * (1 / weights**2 + k * line[:, 0] ** 2 + line[:, 1] ** 2)
     left = released.curves - np.einsum("ji,ji->j", line, scores)
     return Curvature(left / size, noise / size**2, sampling / n / size**2)

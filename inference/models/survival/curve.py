@@ -57,6 +57,7 @@ from dca_proto.statistics import Survival
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
 from inference.mcmc.sums import NoisySums
+from inference.models.score_regression import MISSING_SDS
 from inference.problem import Array
 from inference.simplex import nearest_on_simplex
 
@@ -67,7 +68,6 @@ ROWS_FLOOR = 0.5  # smallest number at risk; noise may leave fewer
 GRADIENT_STEP = 1e-3  # rows; U is smooth on the scale of whole rows
 PLACES_SD = 8**-0.5  # standard deviation of Beta(1/2, 1/2)
 CHANCE_SDS = 2.0  # of a difference between two intervals' censored rows
-MISSING_SDS = 4.0  # warn if the counted rows are this far below n, in noise sds: 1 false alarm in 31,000 releases
 
 
 class AtRisk(NamedTuple):

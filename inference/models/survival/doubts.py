@@ -11,12 +11,10 @@ from scipy.special import ndtri
 
 from dca_proto.statistics.survival_score import contrast
 from dca_proto.wording import listed
-from inference.contraction import percent
 from inference.locate import about_collinearity
 from inference.models.score_regression import Normal
 from inference.models.survival import scoring
 from inference.models.survival.curvature import Curvature, curvature
-from inference.models.survival.curve import MISSING_SDS
 from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import Part, Released, Rows
 from inference.problem import Array
@@ -60,15 +58,9 @@ def warnings_of(
     return warnings
 
 
-def about_rows(last: Released, columns: Columns) -> tuple[str, ...]:
-    """Return a warning if clearly fewer rows counted than contributed."""
-    share, sd = last.counted
-    if 1 - share <= MISSING_SDS * sd + 1e-6:
-        return ()
-    return (
-        f"about {percent(1 - share)} of the rows did not count: they lack a value, have a negative duration, or "
-        f"codes other than {columns.coding}; check these, for the result describes the others",
-    )
+def reasons(columns: Columns) -> str:
+    """Why rows may not count."""
+    return f"they lack a value, have a negative duration, or codes other than {columns.coding}"
 
 
 def about_curves(found: Curvature | None, features: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.wire.kinds import Kind, SecureSum
-from dca_proto.statistics import SurvivalScore, resolve
+from dca_proto.statistics import SurvivalScore
 from dca_proto.statistics.scaled import ANY
 from dca_proto.statistics.survival_score import BEYOND, COUNT, contrast, even
 from inference.columns import Standardisation, standardisation
@@ -36,10 +36,10 @@ from inference.laws import Drawn, Draws, Shrunk, Slopes
 from inference.locate import FREQUENCIES, LEVELS, beside_count, locate, phases_request
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import with_prior
-from inference.models.score_regression import Normal, Prior
+from inference.models.score_regression import Normal, Prior, about_rows, asked_by, by_row, complete_of
 from inference.models.shrinkage import shrinkable
 from inference.models.survival import scoring
-from inference.models.survival.doubts import about_rows, warnings_of
+from inference.models.survival.doubts import reasons, warnings_of
 from inference.models.survival.rounds import ROWS_MAX, Columns, curves_statistic, request_of
 from inference.models.survival.scoring import EFFECT_SD, SQUARES, TINY, Fitted, Released, Request, Rows
 from inference.posterior import Posterior
@@ -330,30 +330,20 @@ def statistic_of(
     )
 
 
-def _statistic(aggregate: NoisyAggregate) -> SurvivalScore:
-    found = resolve(aggregate.statistic, dict(aggregate.parameters))
-    if not isinstance(found, SurvivalScore):
-        raise DataError(f"an aggregate is of statistic {aggregate.statistic!r}; expected {SurvivalScore.name!r}")
-    return found
-
-
 def _released(aggregate: NoisyAggregate) -> Released:
-    statistic, n = _statistic(aggregate), aggregate.contributors
-    if aggregate.value.shape != (statistic.dimension,) or not np.isfinite(aggregate.value).all():
-        raise DataError(f"the sum has {aggregate.value.size} coordinates; expected {statistic.dimension}, all finite")
-    sent, entries, _ = statistic.block_sizes
-    value, unit = aggregate.value / n, COUNT * statistic.reach
+    statistic = asked_by(aggregate, SurvivalScore)
+    value, (sent, entries, _) = by_row(aggregate, statistic), statistic.block_sizes
     weights, p = np.maximum(statistic.curves, TINY), sent - len(statistic.curves)
     squares = value[sent + entries : -1] * statistic.reach / statistic.squares
     return Released(
         Request(np.array(statistic.theta), statistic.reach, statistic.information, statistic.curves),
-        value[:p],
-        value[sent : sent + entries] / statistic.information,
-        squares[:p],
-        aggregate.noise_variance / n**2,
-        (value[-1] / unit, sqrt(aggregate.noise_variance) / n / unit),
-        value[p:sent] / weights,
-        squares[p:] / weights**2,
+        score=value[:p],
+        information=value[sent : sent + entries] / statistic.information,
+        noise=aggregate.noise_variance / aggregate.contributors**2,
+        complete=complete_of(aggregate, COUNT * statistic.reach),
+        squares=squares[:p],
+        curves=value[p:sent] / weights,
+        curve_squares=squares[p:] / weights**2,
     )
 
 
@@ -373,7 +363,7 @@ def hazards_from(
         )
     require_positive("prior_sd", prior_sd)
     phases, *scores = aggregates
-    statistics = [_statistic(one) for one in scores]
+    statistics = [asked_by(one, SurvivalScore) for one in scores]
     for one in statistics:
         if (one.columns, one.times, one.groups) != (columns.names, columns.times, columns.groups):
             raise DataError(
@@ -396,7 +386,7 @@ def hazards_from(
         private=(private := private and all(one.private for one in aggregates)),
         prior_sd=prior_sd,
         warnings=(
-            *beside_count(about_rows(released[-1], columns), locate(_of_features(phases, columns)).warnings),
+            *beside_count(about_rows(released[-1], reasons(columns)), locate(_of_features(phases, columns)).warnings),
             *warnings_of(released, rows, theta, n, columns, np.array(statistics[0].bound[begin:])),
         ),
         attrs={**attributes(scores[-1], private=private), "n": n},

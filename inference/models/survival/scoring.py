@@ -46,9 +46,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.statistics.survival_score import COUNT, CUBES, contrasts, curved, entries, longest
+from inference.models import score_regression
 from inference.models.glm.scoring import positive
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal, Prior, regressed, simulated_features
+from inference.models.score_regression import Normal, Prior, combined, doubt_left, regressed, simulated_features
 from inference.models.survival import codes as guess
 
 Array = NDArray[Any]
@@ -85,27 +86,18 @@ class Request(NamedTuple):
         return float(self.reach * np.sqrt(1 + SQUARES**2 + COUNT**2))
 
 
-class Released(NamedTuple):
-    """A round's result, divided by n; the noise variance of the score, too, divided by n².
+@dataclass(frozen=True, eq=False)
+class Released(score_regression.Released[Request]):
+    """A round's result.
 
     Attributes:
-        counted: share of rows that count, and its standard deviation.
+        squares: E[w² s²] of each score.
         curves, curve_squares: sums of w x_j² Σ (d_k - h_k) and of its square, for each feature; empty if not asked for.
     """
 
-    request: Request
-    score: Array
-    information: Array
     squares: Array
-    noise: float
-    counted: tuple[float, float]
     curves: Array
     curve_squares: Array
-
-    @property
-    def information_noise(self) -> float:
-        """The variance of each entry of the information."""
-        return self.noise / self.request.information**2
 
 
 def prior_of(intervals: int, effect_sd: Array) -> Prior:
@@ -275,7 +267,7 @@ class Part:
     def information(self) -> Array:
         """The entries of D."""
         noise, before = self.released.information_noise, self._prior_variance
-        return np.asarray((self.released.information * before + self._expected.information * noise) / (before + noise))
+        return combined(self.released.information, noise, self._expected.information, before)
 
     @cached_property
     def slope(self) -> Array:
@@ -312,7 +304,7 @@ class Part:
     def variances(self) -> Array:
         """V: of the entries of D, shape ``(p, p)``."""
         noise, before = self.released.information_noise, self._prior_variance
-        found = matrix(before * noise / np.maximum(before + noise, TINY), *self._shape)
+        found = matrix(doubt_left(noise, before), *self._shape)
         k = self.rows.intervals
         found[:k, :k] *= np.eye(k)  # known to be 0
         return np.asarray(found)
@@ -325,7 +317,7 @@ class Part:
         prior = squared * own / np.maximum(simulated, TINY)
         before = (DOUBT * prior) ** 2
         noise = self.released.noise * (self.released.request.reach / SQUARES) ** 2
-        found = (self.released.squares * before + prior * noise) / (before + noise)
+        found = combined(self.released.squares, noise, prior, before)
         scale = np.sqrt(np.maximum(found, TINY * own) / own)
         return np.asarray(positive(scale[:, None] * self.slope * scale))
 

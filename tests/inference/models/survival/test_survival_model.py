@@ -319,13 +319,13 @@ def scores_of(rows: Problem, thetas: Sequence[np.ndarray], reach: float) -> list
         found.append(
             scoring.Released(
                 request,
-                value[:p],
-                value[p : p + entries] / 0.3,
-                value[p + entries : -1] * reach / scoring.SQUARES,
-                1e-12,
-                (1.0, 1e-6),
-                np.zeros(0),
-                np.zeros(0),
+                score=value[:p],
+                information=value[p : p + entries] / 0.3,
+                noise=1e-12,
+                complete=(1.0, 1e-6),
+                squares=value[p + entries : -1] * reach / scoring.SQUARES,
+                curves=np.zeros(0),
+                curve_squares=np.zeros(0),
             )
         )
     return found
@@ -376,7 +376,7 @@ def test_bounds_say_how_far_out_rare_values_lie(noise: float) -> None:
     rows = rare_rows(30_000, 0.1)
     [released] = scores_of(rows, [scoring.prior_of(4, np.full(2, 2.5)).mean], 50.0)
     cubes = np.r_[np.zeros(released.information.size - 2), 1.0, 1.0]
-    released = released._replace(information=released.information + noise * scoring.CUBES * cubes)
+    released = replace(released, information=released.information + noise * scoring.CUBES * cubes)
     binary = scoring.Rows.unknown(4, np.ones(1), np.array([[-1 / 3, -1.0], [3.0, 12.0]])).like(released)
     assert binary.rare[0] == pytest.approx(3 - 1 / 3)
     assert 0 <= binary.rare[1] <= 12 - 1 / 12
