@@ -119,6 +119,7 @@ LAYERS = {
         "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.protocol.wire.kinds",
         "dca_proto.wording", "inference",
     },
+    "inference.models.score_regression": NUMPYRO | {"dca_proto.statistics"},  # what a round asked
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
     "inference.models.synthetic": {
         "numpy", "scipy", "msgspec", "sklearn", "dca_proto.aggregate", "dca_proto.statistics",
