@@ -2,6 +2,8 @@
 
 Bounds set the sensitivity, so reading them from the data would leak. They need not contain every row: each client
 clips its own rows to them (Algorithm 2, step 1), so wrong bounds cost accuracy but never privacy.
+
+The bounds of a column of texts are its labels, in the order of their codes 0, 1, ...: a public list, too.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import InputError
+from dca_proto.runtime.csv_text import is_number
 from dca_proto.runtime.files import read_text
+from dca_proto.statistics.categories import categories_option, check_categories
 from dca_proto.wording import parse_toml, split_list
 from inference.errors import DataError
 
@@ -34,6 +38,7 @@ class Interval:
         lower, upper: finite, ``lower < upper``.
         reason: where they come from, for people.
         public: False if they come from the rows themselves, as a minimum and maximum do, published or not.
+        labels: the texts of the codes from `lower` to `upper`, if the column has texts (`of_labels`).
 
     Raises:
         DataError: if they are not an interval.
@@ -43,6 +48,16 @@ class Interval:
     upper: float
     reason: str = ""
     public: bool = True
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of_labels(cls, column: str, labels: Sequence[str]) -> Interval:
+        """Return the bounds of a column of these texts. Raises `DataError` unless they are 2 or more, each once."""
+        try:
+            listed = check_categories({column: tuple(labels)})[column]
+        except InputError as error:
+            raise DataError(str(error)) from None
+        return cls(0.0, len(listed) - 1.0, "codes of listed categories", labels=listed)
 
     def __post_init__(self) -> None:
         apart, size = self.upper - self.lower, max(abs(self.lower), abs(self.upper))
@@ -61,6 +76,14 @@ class Interval:
     def half_width(self) -> float:
         """c of the paper's bounds (-c, c) around the centre."""
         return (self.upper - self.lower) / 2
+
+    def text(self, code: float) -> str:
+        """Return what people call a code: its label, or the number."""
+        return self.labels[round(code - self.lower)] if self.labels else f"{code:g}"
+
+    def level(self, column: str, code: float) -> str:
+        """Return what people call the rows of a column with this code: ``arm=drug``, or ``arm 1`` without labels."""
+        return f"{column}{'=' if self.labels else ' '}{self.text(code)}"
 
 
 def given_bounds(text: str) -> dict[str, Interval]:
@@ -84,11 +107,16 @@ def parse_bounds(text: str) -> dict[str, Interval]:
         if not column or column in bounds:
             raise DataError(f"bounds {part!r}: expected COL=LO:HI, each column once")
         bounds[column] = as_interval(column, ends.split(":"))
+        if labels := bounds[column].labels:
+            raise DataError(f"bounds {part!r} are texts; give them as {categories_option(column, labels)}")
     return bounds
 
 
 def read_bounds(path: Path) -> dict[str, Interval]:
-    """Read bounds from a TOML file of ``column = [LO, HI]``. Raises `DataError` if it cannot be read as that."""
+    """Read bounds from a TOML file of ``column = [LO, HI]``, or of labels, as in ``arm = ["placebo", "drug"]``.
+
+    Raises `DataError` if it cannot be read as that.
+    """
     try:
         table = parse_toml(read_text(path, "give COL=LO:HI,... or a TOML file of lines such as: age = [0, 120]"))
     except InputError as error:
@@ -99,10 +127,15 @@ def read_bounds(path: Path) -> dict[str, Interval]:
 
 
 def as_interval(column: str, ends: object) -> Interval:
-    """Convert a list or tuple of two texts or numbers to an interval. Raises `DataError` for anything else."""
+    """Convert two numbers, or texts of two, to an interval; labels, two or more texts, to that of their codes.
+
+    Raises `DataError` for anything else.
+    """
     if isinstance(ends, Interval):
         return ends
     given: list[Any] = list(ends) if isinstance(ends, list | tuple) else [ends]
+    if len(given) > 1 and all(isinstance(end, str) and not is_number(end) for end in given):
+        return Interval.of_labels(column, given)
     try:
         low, high = map(float, given)
     except (TypeError, ValueError):

@@ -6,14 +6,16 @@ plays all clients (the swarm, the ideal functionality, tests).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.statistics.categories import indicators
 from inference.bounds import Interval, as_interval, require
 from inference.errors import DataError, unknown
 
@@ -28,10 +30,11 @@ class Schema:
 
     Attributes:
         features, target: column names.
-        bounds: public bounds of each of them, in the column's own units; a pair (LO, HI) becomes an `Interval`.
+        bounds: public bounds of each of them, in the column's own units; a pair (LO, HI) becomes an `Interval`. Those
+            of a column of texts are its labels, in the order of their codes, as in ``("placebo", "drug", "both")``.
+            Further ones are allowed, and indicators (`dca_proto.statistics.categories`) need none.
         units: units by column name, for people; a column without one is a plain number.
         alone: allow a target without features, for jobs that describe one column.
-        categories: texts of the codes 0, 1, ... by column, for people and files; other columns are numbers.
     """
 
     features: tuple[str, ...]
@@ -39,7 +42,6 @@ class Schema:
     bounds: Mapping[str, Interval]
     units: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
-    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.features, str):
@@ -49,7 +51,11 @@ class Schema:
         if not isinstance(self.bounds, Mapping):
             raise DataError(f"bounds are a {type(self.bounds).__name__}; give a dictionary of (LO, HI) by column")
         object.__setattr__(self, "features", tuple(self.features))
-        object.__setattr__(self, "bounds", {name: as_interval(name, given) for name, given in self.bounds.items()})
+        bounds = {name: as_interval(name, given) for name, given in self.bounds.items()}
+        listed = {name: given.labels for name, given in bounds.items() if given.labels}
+        known = {one: Interval(0, 1, "an indicator") for name in listed for one in indicators(name, listed)}
+        bounds |= {name: known[name] for name in self.columns if name in known}
+        object.__setattr__(self, "bounds", bounds)
         if not self.features and not self.alone:
             raise DataError(f"no features to predict {self.target!r} from; name at least one other column")
         if len(set(self.columns)) != len(self.columns):
@@ -66,6 +72,27 @@ class Schema:
         if name is not None and name not in self.columns:
             raise unknown("column", name, "the data", self.columns)
         return self.target if name is None else name
+
+    @property
+    def outcome(self) -> str:
+        """What people call the target's upper end: of two labels the second, as in ``smoker=yes``; else the target."""
+        bounds = self.bounds[self.target]
+        return bounds.level(self.target, 1) if len(bounds.labels) == 2 else self.target
+
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """The labels of the columns that have some, in the order of their codes."""
+        return {name: labels for name in self.columns if (labels := self.bounds[name].labels)}
+
+    def with_indicators(self, codes: Collection[str] = ()) -> Schema:
+        """Return the schema whose features with labels are their indicators but the first, as a regression needs them.
+
+        Args:
+            codes: features that stay columns of codes, such as groups.
+        """
+        listed = {name: labels for name, labels in self.categories.items() if name not in codes}
+        parts = (indicators(name, listed)[1:] if name in listed else (name,) for name in self.features)
+        return replace(self, features=tuple(chain.from_iterable(parts)))
 
     @property
     def read_columns(self) -> tuple[str, ...]:
@@ -127,6 +154,15 @@ class Problem:
         """Return the problem with these rows only."""
         return replace(self, X=self.X[indices], y=self.y[indices])
 
+    def with_indicators(self, codes: Collection[str] = ()) -> Problem:
+        """Return the problem whose features with labels are their indicators but the first; see `Schema`."""
+        schema, columns = self.schema.with_indicators(codes), []
+        for name, values in zip(self.schema.features, self.X.T, strict=True):
+            listed = () if name in schema.features else self.schema.bounds[name].labels
+            further = [np.where(np.isnan(values), np.nan, values == code) for code in range(1, len(listed))]
+            columns += further or [values]
+        return replace(self, schema=schema, X=np.column_stack(columns) if columns else self.X)
+
     def bounded(self, bounds: Mapping[str, Interval]) -> Problem:
         """Return the problem with the bounds of these columns replaced."""
         return replace(self, schema=replace(self.schema, bounds={**self.schema.bounds, **bounds}))
@@ -166,7 +202,8 @@ def sites_of(rows: Problem, column: str) -> dict[str, NDArray[np.intp]]:
     codes = rows.values(rows.schema.column(column))
     if not np.isfinite(codes).all() or not (codes == np.rint(codes)).all():
         raise DataError(f"column {column!r} names sites, and a row has none, or no whole number; leave such rows out")
-    return {f"{column} {code:g}": np.flatnonzero(codes == code) for code in np.unique(codes)}
+    bounds = rows.schema.bounds[column]
+    return {bounds.level(column, code): np.flatnonzero(codes == code) for code in np.unique(codes)}
 
 
 def hold_out(problem: Problem, seed: int) -> tuple[Problem, Problem]:

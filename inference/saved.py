@@ -265,6 +265,7 @@ def _categories(fit: Categories) -> SavedCategories:
         **_projection(fit.columns),
         "ordered": fit.model.ordered,
         "codes": fit.codes.tolist(),
+        "texts": list(fit.texts),
         "mean": fit.mean.tolist(),
         "cov": fit.cov.tolist(),
     }
@@ -281,6 +282,7 @@ def _hazards(fit: Hazards) -> SavedHazards:
         "features": list(columns.features),
         "censored": columns.censored,
         "first_group": columns.first_group,
+        "texts": (list(columns.texts[0]), list(columns.texts[1])),
         "centre": fit.centre.tolist(),
         "scale": fit.scale.tolist(),
         "group_shares": fit.group_shares.tolist(),
@@ -346,9 +348,11 @@ def _of_categories(path: Path, saved: SavedCategories) -> Categories:
     columns, codes = _standardisation(path, saved), np.array(saved["codes"], float)
     if codes.ndim != 1 or len(codes) < 2 or not np.isfinite(codes).all() or not (np.diff(codes) > 0).all():
         raise DataError(f"{path}: codes of categories are {saved['codes']}, not numbers that increase; {ADVICE}")
+    if len(texts := tuple(saved["texts"])) not in (0, len(codes)):
+        raise DataError(f"{path}: {len(texts)} texts of {len(codes)} categories; {ADVICE}")
     model = Model(saved["ordered"], len(codes), len(columns.columns) - 1)
     theta = _normal(path, saved, model.basis.shape[1], saved["columns"])
-    return Categories(columns=columns, model=model, codes=codes, mean=theta.mean, cov=theta.cov)
+    return Categories(columns=columns, model=model, codes=codes, texts=texts, mean=theta.mean, cov=theta.cov)
 
 
 def _of_hazards(path: Path, saved: SavedHazards) -> Hazards:
@@ -364,6 +368,7 @@ def _of_hazards(path: Path, saved: SavedHazards) -> Hazards:
             tuple(saved["features"]),
             saved["censored"],
             saved["first_group"],
+            texts=(tuple(saved["texts"][0]), tuple(saved["texts"][1])),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}; {ADVICE}") from None

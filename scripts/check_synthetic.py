@@ -28,7 +28,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -64,8 +64,7 @@ def coded_adult(folder: Path | None, part: Part) -> Problem:
         one_hot = data.values(*(f"{name}={text}" for text in known)).reshape(len(data.y), -1)
         code = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1).astype(float), 1.0 if name == "sex" else np.nan)
         columns[name] = code
-    bounds: dict[str, Any] = dict(NUMBERS) | {name: (0, len(texts) - 1) for name, texts in NAMED.items()}
-    schema = Schema(tuple(columns), INCOME, {**bounds, INCOME: (0, 1)}, categories=NAMED)
+    schema = Schema(tuple(columns), INCOME, {**NUMBERS, **NAMED, INCOME: (0, 1)})
     return Problem("adult", schema, np.column_stack(list(columns.values())), data.y)
 
 

@@ -70,7 +70,8 @@ MARK = "<!-- not run: scripts/make_job_pages.py runs it, with fixed noise -->"
 CHARS, COLUMNS = 98, "80"
 PUBLIC = (
     "Every job needs public bounds of each column that it reads, as in `--bounds age=0:120`: stated before anybody "
-    "sees the data. A number beyond them counts as the nearest bound. Data sets by name have theirs. `--epsilon` and "
+    "sees the data. A number beyond them counts as the nearest bound. The bounds of a column of texts are its "
+    "categories, as in `--categories sex=f,m`; another text is missing. Data sets by name have theirs. `--epsilon` and "
     "`--delta` are the budget of all rounds together."
 )
 EXAMPLE = re.compile(rf"(?ms)^{re.escape(MARK)}\n```console\n\$ ((?:[^\n]*\\\n)*[^\n]*)\n(.*?)^```$")

@@ -152,7 +152,7 @@ class JobRun:
 
     def draw(self, console: Console, summary: Summary, path: Path, run: Run) -> bool:
         """Draw the result to a file; return whether there is a picture (`dca_proto.cli.output.draw`)."""
-        title = self.job.title.format(target=self.schema.target)
+        title = self.job.title.format(target=self.schema.outcome)
         drawing = partial(plot_estimates, summary, title=title, private=run.private, caption=caption(run))
         return draw(console, path, drawing)
 

@@ -34,7 +34,7 @@ from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from dca_proto.wording import nearest
-from inference.bounds import Interval
+from inference.bounds import Interval, as_interval
 from inference.errors import DataError
 from inference.jobs import NAMES, find, require_kind
 from inference.jobs.base import LearningJob, Stage, share_words
@@ -48,8 +48,8 @@ class JobSettings(LiveTerms[ComputeNames], frozen=True, kw_only=True, forbid_unk
 
     Attributes:
         name: the job. features, target: columns of the clients' data.
-        bounds: public lower and upper bound of each column, in its own units. units: by column, for display.
-        categories: texts of the codes 0, 1, ... by column, as in the clients' files, for synthetic rows.
+        bounds: public lower and upper bound of each column, in its own units; of a column of texts its labels, in the
+            order of the clients' files. units: by column, for display.
         epsilon, delta: the cost of all rounds together to each participant. A job on epsilon-private reports spends no
             delta and may leave it out.
         kind: the kind of the rounds, if the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, each
@@ -61,9 +61,8 @@ class JobSettings(LiveTerms[ComputeNames], frozen=True, kw_only=True, forbid_unk
     name: str = NAMES[0]
     features: tuple[str, ...] = ()
     target: str
-    bounds: dict[str, tuple[float, float]]
+    bounds: dict[str, tuple[float | str, ...]]
     units: dict[str, str] = msgspec.field(default_factory=dict)
-    categories: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     delta: Delta = 0.0
     computes: ComputeNames = ()
     retries: Annotated[int, Meta(ge=0, le=1_000, description="How often an aborted round is retried.")] = RETRIES
@@ -150,13 +149,11 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
     kind = _kind(settings, job, federation)
     settings.check_terms("job: ", is_summed=kind is SecureSum, batch=job.batch(own))
-    bounds = {column: _interval(column, *limits) for column, limits in settings.bounds.items()}
+    bounds = {column: _interval(column, limits) for column, limits in settings.bounds.items()}
     features = settings.features or tuple(column for column in bounds if column != settings.target)
     if not job.scored:  # the job describes one column; the file may list a regression's others
         features = tuple(column for column in features if column in bounds)
-    schema = Schema(
-        features, settings.target, bounds, settings.units, alone=not job.scored, categories=settings.categories
-    )
+    schema = job.read(Schema(features, settings.target, bounds, settings.units, alone=not job.scored), own)
     job.check(schema, own)
     table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}, "kind": name_of(kind)}
     if pure:
@@ -173,11 +170,11 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     )
 
 
-def _interval(column: str, low: float, high: float) -> Interval:
+def _interval(column: str, limits: tuple[float | str, ...]) -> Interval:
     try:
-        return Interval(low, high)
+        return as_interval(column, limits)
     except DataError as error:
-        raise UsageError(f"job: column {column!r}: {error}") from None
+        raise UsageError(f"job: {error}") from None
 
 
 def _name(table: Mapping[str, Any]) -> str:

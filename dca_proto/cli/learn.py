@@ -106,7 +106,7 @@ change the draws, the prior and the method, and ldp-mean also the family.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
 
 
-@options.with_options(JobSettings, without=("units", "categories"), name=JobName)
+@options.with_options(JobSettings, without=("units",), name=JobName, bounds=options.JobBounds)
 def learn(
     config: options.Config,
     chosen: options.Chosen,
@@ -135,7 +135,10 @@ def learn(
     """Learn from a federation's clients as its trainer: a regression or another job, in one or more rounds."""
     configure_command_logs(json_logs)
     actor = load(config, roles=("trainer",), metrics=metrics)
-    task = task_of({**(actor.config.job or {}), **chosen, **parse_words(sets or ())}, actor.config.federation)
+    table = {**(actor.config.job or {}), **chosen, **parse_words(sets or ())}
+    if categories:
+        table["bounds"] = {**table.get("bounds", {}), **parse_categories(categories)}
+    task = task_of(table, actor.config.federation)
     outputs = Outputs(json_to, plot, draws, json_logs, synthetic)
     console = outputs.console()
     if draws is not None and not task.job.drawable:
@@ -147,14 +150,11 @@ def learn(
     if test is not None:
         if not task.job.scored:
             raise UsageError(f"--test {test}: job {task.job.name!r} makes no predictions to score; leave it out")
-        texts = parse_categories(categories or ())
-        held_out = from_csv(
-            test, task.schema.target, task.schema.bounds, task.schema.features, categories=texts, delimiter=delimiter
-        )
+        held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features, delimiter=delimiter)
         if held_out.note:
             say(console, "test", held_out.note)
-    elif categories or delimiter:
-        raise UsageError("--categories, --delimiter: only with --test, whose CSV they describe; leave them out")
+    elif delimiter:
+        raise UsageError("--delimiter: only with --test, whose CSV it describes; leave it out")
     if again and (journal is not None or discard_round is not None):
         raise UsageError("--again begins a new journal: leave out --journal and --discard-round")
     path = journal or newest_journal(actor.config.files.store, task.job.name, again=again)

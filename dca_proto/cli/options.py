@@ -15,7 +15,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.terms import Windows, description_of, examples_of
 from dca_proto.runtime.csv_text import parse_delimiter
 from dca_proto.wording import nearest, parse_json, split_list
-from inference.bounds import given_bounds
+from inference.bounds import Interval, given_bounds
 
 
 def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -41,11 +41,25 @@ def parse_names(text: str | None) -> list[str] | None:
 
 def parse_bounds(text: str | None) -> dict[str, list[float]] | None:
     """Parse ``COL=LO:HI,...`` or a TOML file to [LO, HI] by column. Raises `UsageError` or `DataError`."""
+    given = parse_intervals(text)
+    return None if given is None else {column: [ends.lower, ends.upper] for column, ends in given.items()}
+
+
+def parse_job_bounds(text: str | None) -> dict[str, list[Any]] | None:
+    """Parse the same to [LO, HI], or to the labels of a column of texts, as a job states them."""
+    given = parse_intervals(text)
+    if given is None:
+        return None
+    return {column: list(ends.labels) if ends.labels else [ends.lower, ends.upper] for column, ends in given.items()}
+
+
+def parse_intervals(text: str | None) -> dict[str, Interval] | None:
+    """Parse ``COL=LO:HI,...`` or a TOML file to intervals. Raises `UsageError` or `DataError`."""
     if text is None:
         return None
     if "=" not in text and Path(text).suffix != ".toml" and not Path(text).exists():
         raise UsageError(f"--bounds {text!r}: expected COL=LO:HI,... or the name of an existing TOML file")
-    return {column: [interval.lower, interval.upper] for column, interval in given_bounds(text).items()}
+    return given_bounds(text)
 
 
 def parse_parameters(texts: list[str] | None) -> dict[str, Any] | None:
@@ -139,8 +153,10 @@ SEED_OF_KEYS = typer.Option(min=0, help="Derive all keys from it, to repeat a ru
 BOUNDS = "Public bounds of the columns: COL=LO:HI,... or a TOML file."
 
 Bounds = Annotated[str | None, typer.Option(help=BOUNDS, callback=parse_bounds)]
+JobBounds = Annotated[str | None, typer.Option(help=BOUNDS, callback=parse_job_bounds)]
 Categories = Annotated[
-    list[str] | None, typer.Option(help="Public categories of a text column of the CSV, COL=A,B,C; repeatable.")
+    list[str] | None,
+    typer.Option(help="Public categories of a text column, COL=A,B,C, in the order of their codes; repeatable."),
 ]
 Delimiter = Annotated[
     str,

@@ -182,8 +182,8 @@ def _spec(
         raise UsageError(f"job {job.name!r} learns from data nodes; give --data-nodes J, or --set site=COLUMN")
     check_outputs(output, json_to)
     needed = job.columns(settings)
-    alone, coded = not job.scored, job.makes_rows
-    train = problem_of(data, default=job.dataset, alone=alone, needed=needed, whole=job.whole, coded=coded)
+    train = problem_of(data, default=job.dataset, alone=not job.scored, needed=needed, whole=job.whole)
+    train = job.read(train, settings)
     test = None
     if job.scored and not no_reference:
         train, test = hold_out(train, seed)

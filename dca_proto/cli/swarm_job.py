@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from importlib import import_module
@@ -28,15 +27,15 @@ from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.results.run import Run
 from dca_proto.runtime.files import require_writable, write_json
 from dca_proto.runtime.process import TERMINATED, complete
-from dca_proto.statistics.categories import parse_categories
+from dca_proto.statistics.categories import categories_option, parse_categories
 from dca_proto.wording import counted
 from emulator.counts import check_nodes, check_reporters
 from emulator.swarm.live import Swarm, SwarmResult, run_swarm
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import exit_code, not_private_because, summarise
-from inference.bounds import MissingBoundsError, given_bounds
+from inference.bounds import MissingBoundsError, as_interval, given_bounds
 from inference.datasets import from_csv, load
-from inference.datasets.csv_file import MISSING, REFUSE
+from inference.datasets.csv_file import MISSING, REFUSE, texts_in
 from inference.jobs.base import LearningJob, as_posterior, plan_words, uses
 from inference.jobs.summary import Summary
 from inference.problem import Problem, assign
@@ -302,6 +301,9 @@ _BOUNDS_ADVICE = (
 )
 
 
+_READ = "read from this file, so not public: state them, and their order, from the study's plan"
+
+
 class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that select the data.
 
@@ -333,7 +335,6 @@ def problem_of(
     alone: bool = False,
     needed: tuple[str, ...] = (),
     whole: bool = False,
-    coded: bool = False,
 ) -> Problem:
     """Load the problem that the options name.
 
@@ -342,7 +343,6 @@ def problem_of(
         alone: the job describes the target and predicts nothing, so that a table needs no features.
         needed: columns of a table that such a job reads besides the target.
         whole: the job describes all columns with bounds, so that a table needs no target.
-        coded: a column of texts is one column of codes.
 
     Raises:
         UsageError: the options exclude each other.
@@ -365,12 +365,11 @@ def problem_of(
     if options.missing not in (None, *MISSING):
         raise UsageError(f"--missing {options.missing}: expected one of {', '.join(MISSING)}")
     given = {} if options.bounds is None else given_bounds(options.bounds)
-    texts = parse_categories(options.categories or ())
+    given |= {name: as_interval(name, labels) for name, labels in parse_categories(options.categories or ()).items()}
     features = list(needed) if alone and options.features is None else options.features
     target = options.target or ""
     if whole:
-        numbers = () if coded else texts
-        features, target = _described(list(options.features or dict.fromkeys([*given, *texts])), target, numbers)
+        features, target = _described(list(dict.fromkeys([*(options.features or given), *needed])), target)
     try:
         return from_csv(
             options.csv,
@@ -379,23 +378,26 @@ def problem_of(
             features,
             trial_bounds=options.bounds_from_data,
             alone=alone,
-            categories=texts,
             missing=options.missing or REFUSE,
             delimiter=options.delimiter,
-            coded=coded,
         )
     except MissingBoundsError as error:
-        raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None
+        read = texts_in(options.csv, error.columns, options.delimiter)
+        advice = [_BOUNDS_ADVICE] if len(read) < len(error.columns) else []
+        if read:
+            listed = " ".join(categories_option(column, texts) for column, texts in read.items())
+            advice.append(f"{', '.join(read)}: texts, such as {listed} ({_READ})")
+        raise MissingBoundsError(error.columns, "; ".join(advice)) from None
 
 
-def _described(columns: list[str], target: str, texts: Collection[str]) -> tuple[list[str], str]:
+def _described(columns: list[str], target: str) -> tuple[list[str], str]:
     """Return the features and the target of a job that describes all columns alike: the last one, unless it is given.
 
-    Raises `UsageError` if all of them have `texts`.
+    Raises `UsageError` if there are none.
     """
-    target = target or next((name for name in reversed(columns) if name not in texts), "")
-    if not target:
-        raise UsageError("--csv: name the columns to describe by --bounds COL=LO:HI,..., at least one of numbers")
+    if not columns:
+        raise UsageError("--csv: name the columns to describe by --bounds COL=LO:HI,... and --categories COL=A,B,C")
+    target = target or columns[-1]
     return [name for name in columns if name != target], target
 
 

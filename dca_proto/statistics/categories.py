@@ -11,6 +11,7 @@ a missing value, like an empty one.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from typing import TypeAlias
@@ -36,6 +37,16 @@ def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
             raise InputError(f"categories {text[:80]!r}: expected {_EXAMPLE}, each column once")
         found[column.strip()] = tuple(category.strip() for category in split_list(listed))
     return check_categories(found)
+
+
+def categories_option(column: str, listed: Iterable[str]) -> str:
+    """Return the option of the command line that lists these categories; `parse_categories` reads its value."""
+    value = f"{column}={','.join(_quoted(category) for category in listed)}"
+    return f"--categories {shlex.quote(value)}"
+
+
+def _quoted(category: str) -> str:
+    return '"' + category.replace('"', '""') + '"' if {*category} & {",", '"'} else category
 
 
 def check_categories(categories: Categories) -> dict[str, tuple[str, ...]]:

@@ -1,28 +1,28 @@
 """Problems from a user's CSV file: numbers, and texts with listed categories. Errors name what does not fit.
 
-A text column becomes the code and the indicators of its category, as on a device (`statistics.categories`). A feature
-becomes its indicators except the first; a target becomes its code. A row with a missing value is refused, or kept with
-NaN: then it counts as zero in every sum, as in a federation.
+A text column, whose bounds are labels, becomes the code of its category, as on a device (`statistics.categories`); an
+indicator can be named instead, as in ``arm=drug``. A row with a missing value is refused, or kept with NaN: then it
+counts as zero in every sum, as in a federation.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from dca_proto.errors import UsageError
 from dca_proto.runtime.csv_text import CsvText, Missing, OnMissing, is_number, open_csv
-from dca_proto.statistics.categories import Categories, check_categories, indicators, numeric_columns
-from inference.bounds import Interval, bounds_from_data, require
+from dca_proto.statistics.categories import Categories, indicators, numeric_columns
+from inference.bounds import Interval, as_interval, bounds_from_data, require
 from inference.errors import DataError, unknown
 from inference.problem import Array, Problem, Schema
 
 REFUSE, ZERO = MISSING = ("refuse", "zero")
 """The treatment of a row with a missing value."""
+SUGGESTED_MAX = 20
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 
 
@@ -34,30 +34,28 @@ def from_csv(
     *,
     trial_bounds: bool = False,
     alone: bool = False,
-    categories: Categories | None = None,
     missing: str = REFUSE,
     delimiter: str = "",
-    coded: bool = False,
 ) -> Problem:
     """Read a problem from a CSV file whose first line names the columns.
 
     Args:
         path: the file, UTF-8, as a device reads it (`dca_proto.runtime.csv_text`).
         target: the column to predict. features: the columns to predict it from; None for all others.
-        bounds: public bounds of the target and the features; further ones are ignored, and codes and indicators need
-            none.
-        trial_bounds: read the bounds from the data instead; the schema is then not private.
+        bounds: public bounds of the target and the features, labels of text columns; further ones are ignored, and
+            indicators need none.
+        trial_bounds: read the bounds of numbers from the data instead; the schema is then not private.
         alone: allow a target without features, for jobs that describe one column.
-        categories: of the text columns, public. missing: one of `MISSING`, for a used cell that is empty, not a number,
-            or not a listed category. delimiter: the sign between cells; "" to detect it in the first line.
-        coded: a feature with categories becomes its code, not its indicators.
+        missing: one of `MISSING`, for a used cell that is empty, not a number, or not a listed category.
+        delimiter: the sign between cells; "" to detect it in the first line.
 
     Raises:
         DataError: names the file, and the row and column or the columns at fault.
     """
     try:
         with open_csv(path, delimiter, strict=True) as text:
-            return _problem(path, text, target, bounds, features, categories, trial_bounds, alone, missing, coded)
+            ends = {name: as_interval(name, given) for name, given in (bounds or {}).items()}
+            return _problem(path, text, target, ends, features, trial_bounds, alone, missing)
     except UsageError as error:
         raise DataError(str(error)) from None
 
@@ -66,26 +64,22 @@ def _problem(
     path: Path,
     text: CsvText,
     target: str,
-    bounds: Mapping[str, Interval] | None,
+    bounds: Mapping[str, Interval],
     features: Sequence[str] | None,
-    categories: Categories | None,
     trial_bounds: bool,
     alone: bool,
     missing: str,
-    coded: bool,
 ) -> Problem:
-    header, listed = text.columns, check_categories(categories or {})
+    header, listed = text.columns, {name: given.labels for name, given in bounds.items() if given.labels}
     for column in listed:
         if column not in header:
             raise _unknown(column, path, header)
-    names, known = numeric_columns(header, listed), _known(listed)
-    predicting = [name for name in header if name != target] if features is None else features
-    chosen = [indicators(name, listed)[1:] if name in listed and not coded else (name,) for name in predicting]
-    columns = (*chain.from_iterable(chosen), target)
-    for column in (*columns, *(bounds or {})):
+    names = numeric_columns(header, listed)
+    columns = (*([name for name in header if name != target] if features is None else features), target)
+    for column in (*columns, *bounds):
         if column not in names:
             raise _unknown(column, path, names)
-    given = {**(bounds or {}), **known}
+    given = {**{name: Interval(0, 1, "an indicator") for one in listed for name in indicators(one, listed)}, **bounds}
     if not trial_bounds:
         require(given, columns)  # before any cell is read: a missing option is reported before a bad row
     used = [name for name in header if {name, *(indicators(name, listed) if name in listed else ())} & set(columns)]
@@ -95,11 +89,9 @@ def _problem(
         whole = rows[np.isfinite(rows).all(axis=1)]
         if not len(whole):
             raise DataError(f"{path.name}: no row has all of its values, so they give no bounds; correct them")
-        places = [place for place, column in enumerate(columns) if column not in known]
-        given = bounds_from_data([columns[place] for place in places], whole[:, places]) | known
-    texts = {name: tuple(listed[name]) for name in columns if name in listed}
-    own = {column: given[column] for column in columns}
-    schema = Schema(columns[:-1], target, own, alone=alone, categories=texts)
+        places = [place for place, column in enumerate(columns) if column not in given]
+        given |= bounds_from_data([columns[place] for place in places], whole[:, places])
+    schema = Schema(columns[:-1], target, {column: given[column] for column in columns}, alone=alone)
     note = f"{path.name}: {text.format}" if text.format else ""
     return Problem(path.stem, schema, rows[:, :-1], rows[:, -1], note)
 
@@ -129,16 +121,25 @@ def _numbers(path: Path, text: CsvText, listed: Categories, used: Sequence[str],
     return read
 
 
+def texts_in(path: Path, columns: Sequence[str], delimiter: str = "") -> dict[str, tuple[str, ...]]:
+    """Return the different texts of those columns whose cells are texts, for the owner of the file alone: not private.
+
+    A column with a number, or with more than `SUGGESTED_MAX` texts, is left out.
+    """
+    seen: dict[str, set[str]] = {}
+    with open_csv(path, delimiter) as text:
+        used = [column for column in columns if column in text.columns]
+        read = text.numbers({}, lambda cell: seen.setdefault(cell.column or "", set()).add(cell.found.strip()), used)
+    numbers = {column for column, own in zip(used, read.T, strict=True) if np.isfinite(own).any()}
+    found = {column: sorted(seen.get(column, set()) - {""}) for column in used if column not in numbers}
+    return {column: tuple(texts) for column, texts in found.items() if 2 <= len(texts) <= SUGGESTED_MAX}
+
+
 def _unknown(column: str, path: Path, names: Sequence[str]) -> DataError:
     error = unknown("column", column, path.name, names)
     if any(map(is_number, names)):
         return DataError(f"{error}; does the first line name the columns?")
     return error
-
-
-def _known(listed: Categories) -> dict[str, Interval]:
-    bounds = {name: Interval(0, len(texts) - 1, "codes of listed categories") for name, texts in listed.items()}
-    return bounds | {name: Interval(0, 1, "an indicator") for column in listed for name in indicators(column, listed)}
 
 
 def _refuser(path: Path, text: CsvText, listed: Categories) -> OnMissing:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -111,6 +111,7 @@ class Estimable(NamedTuple):
 
 
 EFFECT = "Effect on {target}"
+Data = TypeVar("Data", Schema, Problem)
 
 
 class LearningJob(ABC):
@@ -122,7 +123,7 @@ class LearningJob(ABC):
         dataset: the default. scored: True if it is scored on held-out rows; otherwise it learns from all rows.
         whole: True if it describes all columns with bounds alike, so that no target need be named.
         iterative: True if it has many rounds, one per iteration. drawable: True if its result has draws of a posterior.
-        makes_rows: True if its result has synthetic rows, for a CSV file; a column of texts is then one of codes.
+        makes_rows: True if its result has synthetic rows, for a CSV file.
         kinds: the kinds of rounds that it can learn from, its default first.
         about: what it learns, for the list of jobs in `docs/learning.md`.
         estimator: what its estimator needs, or a sentence why there is none.
@@ -170,8 +171,16 @@ class LearningJob(ABC):
         """Return a description of the model, as text."""
         return target_on_features(schema)
 
+    def codes(self, settings: Any) -> tuple[str, ...]:
+        """Return the columns named in the settings that a regression reads as codes, such as groups and sites."""
+        return (column,) if (column := self.site_column(settings)) else ()
+
+    def read(self, data: Data, settings: Any) -> Data:
+        """Return a schema or a problem as the job reads it: a regression's features of texts become indicators."""
+        return data.with_indicators(self.codes(settings)) if self.scored else data
+
     def columns(self, settings: Any) -> tuple[str, ...]:
-        """Return the columns named in the settings if the job reads only these and the target; else none."""
+        """Return the columns named in the settings that the job reads beside the target, if it predicts nothing."""
         return ()
 
     def mechanism(self, settings: Any) -> str:
@@ -252,7 +261,7 @@ def as_posterior(result: Any) -> Any:
 
 def target_on_features(schema: Schema) -> str:
     """Return a regression's model as text."""
-    return f"{schema.target} on {listed(schema.features)}"
+    return f"{schema.outcome} on {listed(schema.features)}"
 
 
 def plan_words(stages: Sequence[Stage]) -> str:

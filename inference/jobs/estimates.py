@@ -32,6 +32,9 @@ TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 BY_SD = "private standard deviation"
 BY_BOUNDS = "half-width of the public bounds"
 SHARE, COUNTED = "share", "n"
+QUARTILES = ("lower quartile", "median", "upper quartile")
+LOCATIONS = ("mean", *QUARTILES)
+"""Figures of a column of numbers that have its values' place, so that they share an axis."""
 COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
 """The tables of a summary."""
 _PLACES_MAX = 6  # after the decimal point; smaller numbers get an exponent

@@ -4,10 +4,14 @@ Coefficients share one axis: each is multiplied by a public or private scale of 
 Shares have one axis too. An estimate with another unit gets its own panel. LDP reports add a third estimate, without a
 model of their noise. Markers differ, too, for grey prints. Estimates that are points of a curve form a panel on top:
 steps with bands, above the numbers at risk.
+
+A table of columns has panels for each column: mean and quartiles in its unit, the standard deviation, or the shares of
+its codes. How many values there are is left to the table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +19,11 @@ from typing import Any, NamedTuple
 from dca_proto import drawing
 from dca_proto.drawing import DPI, GRID, INK, PALETTE, ROWS_MAX, TICKS_MAX, WARNING
 from dca_proto.wording import with_minus
-from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
-from inference.jobs.summary import AtRisk, Row, Standard, Summary, estimate_of
+from inference.jobs.estimates import COUNTED, LOCATIONS, UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
+from inference.jobs.summary import AtRisk, Row, Standard, Summary, TableCell, estimate_of
 
 WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 0.7, 0.17, 0.75  # in inches; ROW_HEIGHT per estimate of a row
+TITLE_HEIGHT = 0.22  # of a panel's title
 LINE_HEIGHT, HEAD_LETTERS, TEXT_LETTERS = 0.2, 78, 110  # of a line of the title and the warnings
 CURVES_HEIGHT, RISK_HEIGHT = 3.6, 0.19  # of the panel of curves, and of each line of numbers at risk below it
 LAST_STEP = 1.03  # where the last step ends, relative to its begin
@@ -52,14 +57,19 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     every = rows_of({**summary, "intercept": None})
     curved = [row for row in every if "at" in row]
     every = [row for row in every if "at" not in row]
-    groups, kinds = _groups(every[:ROWS_MAX]), kinds_of(summary, private)
+    if cells := summary.get("cells", {}):
+        every = [row for row in every if cells[row["name"]]["figure"] != COUNTED]
+    groups, kinds = _groups(every[:ROWS_MAX], cells), kinds_of(summary, private)
     warnings = drawing.warning_lines(summary.get("warnings", []), TEXT_LETTERS)
     of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
     head = [
         *drawing.wrapped(f"{title}: mean and 95 % interval{of}", HEAD_LETTERS),
         *drawing.wrapped(caption, HEAD_LETTERS),
     ]
-    heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
+    heights = [
+        PANEL_HEIGHT + TITLE_HEIGHT * bool(title) + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows)
+        for title, rows in groups
+    ]
     curves_height = CURVES_HEIGHT + RISK_HEIGHT * (len(summary.get("at_risk", [])) + 1)
     heights = [*([LINE_HEIGHT * len(warnings)] if warnings else []), *([curves_height] if curved else []), *heights]
     with drawing.figure(WIDTH, HEAD + LINE_HEIGHT * len(head) + sum(heights)) as figure:
@@ -70,10 +80,11 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
             curves(panels[0], curved, kinds)
             panels[0].legend(fontsize=TEXT_SIZE, frameon=False)
             numbers_at_risk(panels[0], summary.get("at_risk", []))
-        for axes, rows in zip(panels[bool(curved) :], groups, strict=True):
+        for axes, (name, rows) in zip(panels[bool(curved) :], groups, strict=True):
             forest(axes, rows, kinds)
             _beside(axes, rows, kinds)
-        if groups[0]:
+            axes.set_title(drawing.name(name), loc="left", fontsize=10, fontweight="bold")
+        if groups[0].rows:
             figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle("\n".join(head), fontsize=12)
         figure.savefig(path, dpi=DPI)
@@ -95,8 +106,20 @@ def kinds_of(summary: Summary, private: bool) -> list[Kind]:
     return [kind for kind in known if any(estimate_of(row, kind.key).mean is not None for row in rows)]
 
 
-def _groups(rows: list[Row]) -> list[list[Row]]:
-    """Group the rows into panels: those with the same standard unit together, others with neighbours of their size."""
+class Panel(NamedTuple):
+    """Rows that share an axis, and the panel's title, or ""."""
+
+    title: str
+    rows: list[Row]
+
+
+def _groups(rows: list[Row], cells: Mapping[str, TableCell]) -> list[Panel]:
+    """Group the rows into panels, those of a table by columns (`_by_column`).
+
+    Others are together if they have the same standard unit, or are neighbours of one size.
+    """
+    if cells:
+        return _by_column(rows, cells)
     groups: dict[object, list[Row]] = {}
     key: object = None
     for place, row in enumerate(rows):
@@ -105,7 +128,20 @@ def _groups(rows: list[Row]) -> list[list[Row]]:
         elif not (isinstance(key, int) and _fit_one_axis([*groups[key], row])):
             key = place
         groups.setdefault(key, []).append(row)
-    return list(groups.values()) or [[]]
+    return [Panel("", group) for group in groups.values() or [[]]]
+
+
+def _by_column(rows: list[Row], cells: Mapping[str, TableCell]) -> list[Panel]:
+    """Group a table's rows by column, spreads and differences apart from values; the first panel names the column."""
+    panels: dict[tuple[str, str], list[Row]] = {}
+    has_groups = len({cell["group"] for cell in cells.values()}) > 1
+    for row in rows:
+        cell = cells[row["name"]]
+        kind = "" if cell["figure"] in LOCATIONS or "standard" in row else cell["figure"]
+        name = f"{cell['figure']}, {cell['group']}" if has_groups else cell["figure"]
+        panels.setdefault((cell["column"], kind), []).append({**row, "name": name})
+    first = dict(reversed(panels))  # the first kind of each column
+    return [Panel(column if first[column] == kind else "", group) for (column, kind), group in panels.items()]
 
 
 def _fit_one_axis(rows: list[Row]) -> bool:

@@ -235,12 +235,13 @@ class SavedCategories(SavedColumns):
     """The normal law of a regression of categories (`inference.models.categories`).
 
     Attributes:
-        ordered: whether the categories have an order. codes: of the categories.
+        ordered: whether the categories have an order. codes: of the categories. texts: their labels, or none.
         mean, cov: of the model's parameters.
     """
 
     ordered: bool
     codes: list[float]
+    texts: list[str]
     mean: list[float]
     cov: list[list[float]]
 
@@ -250,7 +251,8 @@ class SavedHazards(TypedDict):
 
     Attributes:
         duration, event, group, features: names of columns. times: the ends of the intervals. groups: how many.
-        censored, first_group: the first code of the event and of the group. centre, scale: of the features.
+        censored, first_group: the first code of the event and of the group. texts: their labels, or none.
+        centre, scale: of the features.
         group_shares: of each further group. mean, cov: of log hazards, then of effects of groups and features.
     """
 
@@ -262,6 +264,7 @@ class SavedHazards(TypedDict):
     features: list[str]
     censored: int
     first_group: int
+    texts: tuple[list[str], list[str]]
     centre: list[float]
     scale: list[float]
     group_shares: list[float]

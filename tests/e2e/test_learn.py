@@ -263,10 +263,16 @@ def test_a_score_that_is_none_is_no_number_in_json() -> None:
 
 def test_options_of_a_csv_are_refused_without_one(learn: Learn) -> None:
     """They were ignored."""
-    for option in (("--delimiter", "tab"), ("--categories", "x=a,b")):
-        done = learn(*option)
-        assert done.returncode == 2
-        assert "--categories, --delimiter: only with --test" in done.stderr
+    done = learn("--delimiter", "tab")
+    assert done.returncode == 2
+    assert "--delimiter: only with --test" in done.stderr
+
+
+def test_categories_are_bounds_of_the_job_beside_those_of_its_file(learn: Learn, folder: Path) -> None:
+    """The clients have no column of texts, so they decline; the plan has the indicators."""
+    done = learn("--categories", "arm=placebo,drug,both", "--features", "x,arm", "--set", "collect_s=0.3", "--set",
+                 "retries=0", "--journal", "arms.journal")  # fmt: skip
+    assert "y on x, arm=drug, arm=both" in done.stdout + done.stderr
 
 
 def test_draws_without_arviz_are_refused_before_the_work(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:

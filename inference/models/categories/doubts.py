@@ -62,7 +62,7 @@ def _about_categories(law: Any, last: Released, rows: Rows, n: float) -> list[st
     few = expected < np.maximum(HIDDEN * noise, FEW)
     if not few.any():
         return []
-    names = listed([f"{code:g}" for code in law.codes[few]], 8)
+    names = listed([name for name, is_few in zip(law.labels, few, strict=True) if is_few], 8)
     which = "thresholds beside" if law.model.ordered else "all figures of"
     advice = (
         f"state bounds of {law.target} that end before them, so that they count as the last category"

@@ -138,6 +138,7 @@ class MultinomialRegression(ShrunkJob):
         codes, rows = codes_of(train.schema), train.complete
         y = np.clip(np.rint(rows.y), codes[0], codes[-1])
         given: dict[str, Any] = {"ordered": self.ordered, "prior_sd": settings.prior_sd}
+        given["texts"] = train.schema.bounds[train.schema.target].labels
         return exact_categories(rows.X, y, codes, **given, names=train.schema.columns)
 
 

@@ -57,8 +57,8 @@ class Categories(NormalLaw):
     """The posterior of a regression of categories.
 
     Attributes:
-        model: ordered or not, and its sizes. codes: of the categories, ``(K,)``. shares: the part of the rows in each
-            category, as the posterior has it, ``(K,)``.
+        model: ordered or not, and its sizes. codes: of the categories, ``(K,)``. texts: their labels, or none.
+        shares: the part of the rows in each category, as the posterior has it, ``(K,)``.
         schema: of the columns, if known.
         effects, effect_sd: posterior mean and sd per feature unit: ``(d,)`` if ordered, else ``(K - 1, d)``, of the
             log odds of each category to the first.
@@ -68,6 +68,7 @@ class Categories(NormalLaw):
     names: tuple[str, ...] = ()
     model: Model
     codes: Array
+    texts: tuple[str, ...] = ()
     schema: Schema | None = None
     effects: Array = field(init=False)
     effect_sd: Array = field(init=False)
@@ -114,12 +115,16 @@ class Categories(NormalLaw):
         """The target's name."""
         return self.columns.columns[-1]
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What people call the categories."""
+        return self.texts or tuple(f"{code:g}" for code in self.codes)
+
     @cached_property
     def _labels(self) -> tuple[list[str], list[str]]:
-        codes, target = [f"{code:g}" for code in self.codes], self.target
         if self.model.ordered:
-            return [f"{target} {low} | {high}" for low, high in pairwise(codes)], list(self.features)
-        against = [f"{target} {code}" for code in codes[1:]]
+            return [f"{self.target} {low} | {high}" for low, high in pairwise(self.labels)], list(self.features)
+        against = [f"{self.target}{'=' if self.texts else ' '}{one}" for one in self.labels[1:]]
         return against, [f"{name}, {one}" for one in against for name in self.features]
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
@@ -335,6 +340,7 @@ def categories_from(
         columns=columns,
         model=model,
         codes=columns.centre[-1] + np.arange(model.classes),
+        texts=() if schema is None else schema.bounds[schema.target].labels,
         mean=phi.mean,
         cov=phi.cov,
         prior_sd=prior_sd,
@@ -356,12 +362,19 @@ def categories_from(
 
 
 def exact_categories(
-    X: Array, y: Array, codes: Array, *, ordered: bool, prior_sd: float = scoring.EFFECT_SD, names: Sequence[str] = ()
+    X: Array,
+    y: Array,
+    codes: Array,
+    *,
+    ordered: bool,
+    prior_sd: float = scoring.EFFECT_SD,
+    names: Sequence[str] = (),
+    texts: tuple[str, ...] = (),
 ) -> Categories:
     """Fit the same model to raw rows, without privacy: the mode, and the inverse curvature there.
 
     Args:
-        X: shape ``(n, d)``. y: codes, ``(n,)``. names: of the features, then the target.
+        X: shape ``(n, d)``. y: codes, ``(n,)``. names: of the features, then the target. texts: labels of the codes.
     """
     centre, scale = standardisation(X)
     model = Model(ordered, len(codes), X.shape[1])
@@ -371,9 +384,8 @@ def exact_categories(
     columns = Standardisation(
         labels, np.r_[centre, codes[0]], np.r_[scale, 1.0], np.r_[np.full(X.shape[1], np.inf), len(codes) - 1.0]
     )
-    return Categories(
-        columns=columns, model=model, codes=codes, mean=phi.mean, cov=phi.cov, prior_sd=prior_sd, contributors=len(y)
-    )
+    own: dict[str, Any] = {"columns": columns, "model": model, "codes": codes, "texts": texts, "prior_sd": prior_sd}
+    return Categories(**own, mean=phi.mean, cov=phi.cov, contributors=len(y))
 
 
 def _mode(model: Model, x: Array, place: Any, prior_sd: float) -> Normal:

@@ -17,6 +17,7 @@ from scipy.special import betaincinv
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.protocol.wire.kinds import Kind, LdpReport
+from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, normal
@@ -78,17 +79,18 @@ def edges_of(schema: Schema, settings: Settings) -> Numbers:
     bounds = schema.bounds[schema.column(settings.column)]
     ends = bounds.lower, bounds.upper
     whole = all(end == round(end) for end in ends) and bounds.upper - bounds.lower <= WHOLE_MAX
-    if settings.bins is None and whole:
+    if settings.bins is None and (whole or bounds.labels):
         return tuple(np.arange(bounds.lower - 0.5, bounds.upper + 1).tolist())
     edges = np.linspace(*ends, (settings.bins or BINS) + 1)
     return tuple(np.where(np.abs(edges) < ZERO * bounds.half_width, 0.0, edges).tolist())
 
 
-def labels(column: str, edges: Sequence[float]) -> tuple[str, ...]:
+def labels(column: str, edges: Sequence[float], bounds: Interval) -> tuple[str, ...]:
     """Return readable labels of the bins."""
     middles = [(left + right) / 2 for left, right in pairwise(edges)]
     if all(right - left == 1 for left, right in pairwise(edges)) and all(middle == round(middle) for middle in middles):
-        return tuple(f"{column} = {middle:g}" for middle in middles)
+        own = bounds.labels if (middles[0], middles[-1]) == (bounds.lower, bounds.upper) else ()
+        return tuple(f"{column} = {text}" for text in own or (f"{middle:g}" for middle in middles))
     between = [f"{column} {left:.4g} to {right:.4g}" for left, right in pairwise(edges[1:-1])]
     return f"{column} < {edges[1]:.4g}", *between, f"{column} ≥ {edges[-2]:.4g}"
 
@@ -143,7 +145,8 @@ class Histogram(ReportJob):
     def learned(
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Posterior:
-        names = labels(aggregate.parameters["columns"][0], aggregate.parameters["edges"])
+        column = schema.column(settings.column)
+        names = labels(column, aggregate.parameters["edges"], schema.bounds[column])
         prior = DirichletPrior(settings.concentration)
         shares = histogram(aggregate, prior, labels=names, **settings.run(conditions))
         return replace(shares, table=partial(_table, shares, aggregate), extras=lambda: {NAIVE: "unbiased"})

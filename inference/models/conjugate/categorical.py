@@ -72,7 +72,7 @@ class Categorical(Family):
         return int(self.interval.upper - self.interval.lower) + 1
 
     def labels(self) -> dict[str, tuple[str, ...]]:
-        return {"theta": tuple(str(int(self.interval.lower) + k) for k in range(self.categories))}
+        return {"theta": tuple(self.interval.text(self.interval.lower + k) for k in range(self.categories))}
 
     def request(self) -> RoundRequest:
         edges = [self.interval.lower - 0.5 + k for k in range(self.categories + 1)]

@@ -249,14 +249,15 @@ class Conjugate:
         estimate is the median. If noise hides it, its spread is not compared with the prior's: both are of the tail.
         """
         sd, ends, before = self.sd, self.quantile(TAILS), self.family.prior_quantiles(np.array(TAILS), self.release.n)
-        column, labels = self.family.column, self.family.labels()
+        column, labels, interval = self.family.column, self.family.labels(), self.family.interval
+        ones = f"{column} = {interval.text(1)}" if interval.labels else f"ones of {column}"
         unit = "" if schema is None else schema.units.get(column, "")
         rate = unit if self.family.counts or not unit else f"1/{unit}"
         units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": rate}
         rows, tailed, hidden = [], "" if self.family.hidden_below else self.family.scale, bool(self.about_hidden)
         for name, mean in self.mean.items():
             named = [f"share of {column} = {label}" for label in labels.get(name, ())]
-            named = named or [f"{'share of ones' if name == 'theta' else name} of {column}"]
+            named = named or [f"share of {ones}" if name == "theta" else f"{name} of {column}"]
             numbers = (np.ravel(one).tolist() for one in (mean, sd[name], *ends[name], *before[name]))
             axis: Standard | None = {"unit": SHARE, "scale": 1.0, "centre": 0.0} if name == "theta" else None
             for row, m, s, low, high, *prior in zip(named, *numbers, strict=True):

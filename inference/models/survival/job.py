@@ -36,8 +36,13 @@ class GridSettings(JobSettings):
 
     finest: ClassVar[int] = 1  # intervals of the sum, at least
 
-    event: str = setting("event", "The column that is 1 if the duration ended in an event, and 0 if censored.")
-    group: str | None = setting(None, "A column of groups 0, 1, ... to compare; by default all rows are one group.")
+    event: str = setting(
+        "event",
+        "The column that is 1 if the duration ended in an event, and 0 if censored; or the second of two texts.",
+    )
+    group: str | None = setting(
+        None, "A column of groups to compare, texts or 0, 1, ...; by default all rows are one group."
+    )
     intervals: int = setting(12, "Number of equal intervals, up to the duration's upper bound.", require_count)
     times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.", require_grid)
     rows_max: int = setting(rounds.ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
@@ -113,6 +118,9 @@ class SurvivalRegression(ShrunkJob):
     estimator = "its rows have events and groups: `PrivateProportionalHazards` is written by hand"
     about = "[hazard ratios](jobs/survival.md) of groups and features"
     examples, clean = (Example(TIME, {"intervals": 2}),), Clean(TIME)
+
+    def codes(self, settings: RegressionSettings) -> tuple[str, ...]:
+        return (settings.event, *([settings.group] if settings.group else []))
 
     def check(self, schema: Schema, settings: RegressionSettings) -> None:
         features = settings.columns(schema).features

@@ -48,7 +48,8 @@ class Columns:
         duration, event: column names. times: t_1 < ... < t_K, in units of the duration, of which a result speaks.
         group: name of a column of G consecutive numbers, or None. groups: G. features: of a regression.
         censored: the event column's code of a censored row; an event is the next number. first_group: the first
-            group's number. finest: the least number of intervals of `grid`, if the cells suffice.
+            group's number. texts: labels of the event's codes and of the groups, or none.
+        finest: the least number of intervals of `grid`, if the cells suffice.
 
     Raises:
         DataError: there are no times, or more than `INTERVALS_MAX`.
@@ -63,6 +64,7 @@ class Columns:
     censored: int = 0
     first_group: int = 0
     finest: int = 1
+    texts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.times) <= INTERVALS_MAX:
@@ -90,14 +92,17 @@ class Columns:
 
     @property
     def group_labels(self) -> tuple[str, ...]:
-        """Labels such as "arm 0" and "arm 1"; "all" without groups."""
+        """Labels such as "arm 0" and "arm 1", or "arm=placebo" and "arm=drug"; "all" without groups."""
+        if self.group is None:
+            return ("all",)
         numbers = range(self.first_group, self.first_group + self.groups)
-        return tuple(f"{self.group} {g}" for g in numbers) if self.group else ("all",)
+        return tuple(f"{self.group}={text}" for text in self.texts[1]) or tuple(f"{self.group} {g}" for g in numbers)
 
     @property
     def coding(self) -> str:
         """The codes of the event column, for people."""
-        return f"{self.event} {self.censored} = censored, {self.censored + 1} = event"
+        censored, event = self.texts[0] or (self.censored, self.censored + 1)
+        return f"{self.event} {censored} = censored, {event} = event"
 
     @classmethod
     def of(
@@ -130,7 +135,7 @@ class Columns:
             found = f"duration {schema.target!r} has bounds {duration.lower:g}:{end:g}"
             raise DataError(f"{found}; durations start at 0, so remove rows below 0 and give 0:{max(end, 0):g}")
         censored = _first_code(event, schema.bounds[event])
-        groups, first = 1, 0
+        groups, first, texts = 1, 0, (schema.bounds[event].labels, schema.bounds[group].labels if group else ())
         if group is not None:
             bounds = schema.bounds[group]
             if bounds.lower not in (0, 1) or not float(bounds.upper).is_integer():
@@ -145,7 +150,7 @@ class Columns:
             raise DataError(f"{found}, where nobody is followed; end the grid at {end:g}, or state a wider bound")
         grid = times or tuple(float(end * k / intervals) for k in range(1, intervals + 1))
         features = tuple(name for name in schema.features if name not in (event, group))
-        return cls(schema.target, event, grid, group, groups, features, censored, first, finest)
+        return cls(schema.target, event, grid, group, groups, features, censored, first, finest, texts)
 
 
 def _first_code(event: str, bounds: Interval) -> int:

@@ -57,7 +57,7 @@ class Grid:
         ends = {name: (schema.bounds[name].lower, schema.bounds[name].upper) for name in schema.columns}
         coded = {name for name, pair in ends.items() if pair == (0, 1) or name in schema.categories}
         if codes is not None:
-            coded = set(_named(codes, schema.columns))
+            coded = {*_named(codes, schema.columns), *schema.categories}
         counted = set(_named(whole or "", schema.columns)) - coded
         kinds, number = [], []
         for name, (low, high) in ends.items():

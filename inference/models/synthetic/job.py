@@ -100,11 +100,6 @@ class Synthetic(LearningJob):
 
     def check(self, schema: Schema, settings: Settings) -> None:
         grid = settings.grid(schema)
-        for name, texts in schema.categories.items():
-            if name in grid.names and grid.bounds[grid.names.index(name)] != (0, len(texts) - 1):
-                raise DataError(
-                    f"column {name!r} has {len(texts)} categories, so its bounds are 0:{len(texts) - 1}, the codes"
-                )
         tables = public_tables(grid, settings.pairs)
         if tables is not None:
             check_size(grid, with_columns(grid, tables))

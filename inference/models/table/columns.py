@@ -19,6 +19,7 @@ from dca_proto.statistics import Table
 from dca_proto.statistics.moments import FREE_BOUND
 from dca_proto.statistics.table import CODES_MAX, GROUPED_BOUND, GROUPS_MAX
 from dca_proto.wording import counted
+from inference.bounds import Interval
 from inference.contraction import percent
 from inference.errors import DataError, unknown
 from inference.problem import Schema
@@ -35,22 +36,22 @@ class Columns:
 
     Attributes:
         names: the described ones. coded: whether each has codes. bounds: of each.
-        group: the group's column, or None. first_group, groups: its codes.
+        group: the group's column, or None. of_group: its bounds, which are its codes.
     """
 
     names: tuple[str, ...]
     coded: tuple[bool, ...]
-    bounds: tuple[tuple[float, float], ...]
+    bounds: tuple[Interval, ...]
     group: str | None = None
-    first_group: int = 0
-    groups: int = 1
+    of_group: Interval | None = None
 
     @classmethod
     def of(cls, schema: Schema, names: tuple[str, ...], group: str | None, codes: str | None) -> Columns:
         """Return these columns of a schema.
 
         Args:
-            codes: names of columns of codes, separated by commas. None: those with bounds 0:1.
+            codes: names of columns of codes, separated by commas. None: those with bounds 0:1. Those with labels always
+                are.
 
         Raises:
             DataError: a column is unknown or used twice, its bounds are no codes, or there are too many of them.
@@ -61,31 +62,34 @@ class Columns:
         described = tuple(name for name in names if name != group)
         if not described:
             raise DataError(f"no column beside the group {group!r}; name one to describe")
-        ends = {
-            name: (schema.bounds[name].lower, schema.bounds[name].upper) for name in (*names, *([group or names[0]]))
-        }
-        listed = {name for name, pair in ends.items() if pair == (0, 1)}
+        ends = {name: schema.bounds[name] for name in (*names, *([group or names[0]]))}
+        listed = {name for name, given in ends.items() if (given.lower, given.upper) == (0, 1)}
         if codes is not None:
             listed = {part.strip() for part in codes.split(",") if part.strip()}
             for name in sorted(listed):
                 if name not in ends:
                     raise unknown("column of codes", name, "the data", list(ends))
+        listed |= {name for name, given in ends.items() if given.labels}
         for name in described:
             if name in listed:
-                _require_codes(name, *ends[name], CODES_MAX)
-        first, number = 0, 1
+                _require_codes(name, ends[name], CODES_MAX)
         if group is not None:
-            _require_codes(group, *ends[group], GROUPS_MAX)
-            first, number = int(ends[group][0]), int(ends[group][1] - ends[group][0]) + 1
+            _require_codes(group, ends[group], GROUPS_MAX)
         coded = tuple(name in listed for name in described)
-        return cls(described, coded, tuple(ends[name] for name in described), group, first, number)
+        of_group = None if group is None else ends[group]
+        return cls(described, coded, tuple(ends[name] for name in described), group, of_group)
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return 1 if self.of_group is None else int(self.of_group.upper - self.of_group.lower) + 1
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the groups, such as "arm 0"; "all" without groups."""
-        if self.group is None:
+        """Labels of the groups, such as "arm 0" or "arm=placebo"; "all" without groups."""
+        if self.group is None or self.of_group is None:
             return ("all",)
-        return tuple(f"{self.group} {code}" for code in range(self.first_group, self.first_group + self.groups))
+        return tuple(self.of_group.level(self.group, self.of_group.lower + place) for place in range(self.groups))
 
     def statistic(self, levels: int = LEVELS) -> Table:
         """Return the statistic of the one round, with its weights.
@@ -103,12 +107,12 @@ class Columns:
             room = moments**2 * (c**2 - c**4 / 4)
         return Table(
             columns=(*self.names, *([self.group] if self.group else [])),
-            lower=tuple(low for low, _ in self.bounds),
-            upper=tuple(high for _, high in self.bounds),
+            lower=tuple(ends.lower for ends in self.bounds),
+            upper=tuple(ends.upper for ends in self.bounds),
             coded=self.coded,
             levels=levels,
             groups=self.groups,
-            first_group=self.first_group,
+            first_group=0 if self.of_group is None else int(self.of_group.lower),
             moment_weight=moments,
             bin_weight=bins or 1,
             number_count_weight=floor(sqrt(room)),
@@ -142,10 +146,11 @@ def purpose(statistic: Table) -> str:
     return ", ".join(parts)
 
 
-def _require_codes(name: str, low: float, high: float, most: int) -> None:
+def _require_codes(name: str, ends: Interval, most: int) -> None:
     """Raise `DataError` unless bounds are those of few codes."""
+    low, high = ends.lower, ends.upper
     if not (low == int(low) and high == int(high) and high - low < most):
         raise DataError(
             f"column {name!r} has bounds {low:g}:{high:g}; expected those of at most {most} whole numbers, one for "
-            "each code, as in 0:3 for four"
+            "each code, as in 0:3 for four; of texts, list the labels"
         )

@@ -35,9 +35,9 @@ WELCH, ANOVA, CHI_SQUARED, SHARES = "Welch's t", "Welch's analysis of variance",
 class Settings(JobSettings):
     """Settings of `compare`."""
 
-    group: str = setting("group", "The column of groups, codes between its bounds.")
+    group: str = setting("group", "The column of groups, texts or codes.")
     column: str | None = setting(None, "Which column to compare; by default the target.")
-    codes: bool | None = setting(None, "Whether the column has codes; by default if its bounds are 0:1.")
+    codes: bool | None = setting(None, "Whether the column has codes; by default if it has texts, or bounds 0:1.")
     rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
 
     def columns(self, schema: Schema) -> Columns:
@@ -98,7 +98,7 @@ class Compare(LearningJob):
 
 def test_of(columns: Columns) -> str:
     """Return the name of the test of a column."""
-    codes = int(columns.bounds[0][1] - columns.bounds[0][0]) + 1
+    codes = int(columns.bounds[0].upper - columns.bounds[0].lower) + 1
     if not columns.coded[0]:
         return WELCH if columns.groups == 2 else ANOVA
     return SHARES if (columns.groups, codes) == (2, 2) else CHI_SQUARED
@@ -174,23 +174,23 @@ def comparison(
     test = test_summary(test_of(columns), column, result)
     named = list(_figures(cells, columns, schema, rng))
     unit, shares = schema.units.get(column, ""), Standard(unit=SHARE, scale=1.0, centre=0.0)
+    ends, apart = columns.bounds[0], " less ".join(columns.labels[:2])
+    difference = f"difference of {column} = {ends.text(ends.upper)}" if columns.coded[0] else "difference"
 
     def table(_: Schema | None) -> list[Estimate]:
         rows = [Estimate(name, of, law.figure, axis=shares if of == SHARE else None) for name, of, law, _ in named]
         if result.difference is not None:
             best, low, high = result.difference
-            name = f"difference, {columns.labels[0]} less {columns.labels[1]}"
             figure = Figure(best, (high - low) / 3.92, (low, high))
-            rows.insert(0, Estimate(name, SHARE if columns.coded[0] else unit, figure))
+            rows.insert(0, Estimate(f"{difference}, {apart}", SHARE if columns.coded[0] else unit, figure))
         return rows
 
     draws = np.stack([law.draws for _, _, law, _ in named], axis=-1)
-    remarks = {"test": words_of(test), "groups": f"rows without a code of {columns.group} count nowhere"}
+    remarks = {"test": words_of(test), "groups": f"rows without a known {columns.group} count nowhere"}
     cell_places = {name: place for name, _, _, place in named}
     extras: Summary = {"tests": [test], "remarks": remarks, "cells": cell_places}
     if result.difference is not None:
-        apart = f"{columns.labels[0]} less {columns.labels[1]}"
-        cell_places[f"difference, {apart}"] = TableCell(column=column, figure="difference", group=apart)
+        cell_places[f"{difference}, {apart}"] = TableCell(column=column, figure=difference, group=apart)
     return Posterior(
         COMPARISON,
         {COMPARISON: draws.reshape(4, -1, len(named))},
@@ -215,11 +215,9 @@ def _figures(
             for name, law in zip(("mean", "sd"), cell.moments(rng), strict=True):
                 yield f"{name} of {column}, {label}", unit, law, TableCell(column=column, figure=name, group=label)
             continue
-        codes = cell.sums.statistic.codes_of(0)
-        for nth, (code, law) in enumerate(zip(codes, cell.shares(rng), strict=True)):
-            if len(codes) > 2 or nth:
-                place = TableCell(column=column, figure=f"{code:g}", group=label)
-                yield f"{column} = {code:g}, {label}", SHARE, law, place
+        for code, law in zip(cell.sums.statistic.codes_of(0), cell.shares(rng), strict=True):
+            text = columns.bounds[0].text(code)
+            yield f"{column} = {text}, {label}", SHARE, law, TableCell(column=column, figure=text, group=label)
 
 
 def _doubts(cells: list[Cell], columns: Columns) -> Iterator[str]:

@@ -16,7 +16,7 @@ from dca_proto.wording import counted, listed
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
-from inference.jobs.estimates import COUNTED, SHARE, Estimate
+from inference.jobs.estimates import COUNTED, QUARTILES, SHARE, Estimate
 from inference.jobs.examples import CLASS, NUMBER, Clean, Example
 from inference.jobs.settings import JobSettings, require_count, setting, within
 from inference.jobs.summary import Standard, Summary, TableCell
@@ -28,7 +28,6 @@ from inference.rounds import Job
 
 TABLE = "table"
 _CHAINS = 4
-_QUARTILES = ("lower quartile", "median", "upper quartile")
 _NAMED_MAX, _VAGUE_SDS = 6, 3.0
 
 
@@ -36,8 +35,10 @@ _NAMED_MAX, _VAGUE_SDS = 6, 3.0
 class Settings(JobSettings):
     """Settings of `describe`."""
 
-    group: str | None = setting(None, "A column of groups, codes between its bounds; by default all rows are one.")
-    codes: str | None = setting(None, "The columns of codes, as in sex,smoker; by default those with bounds 0:1.")
+    group: str | None = setting(None, "A column of groups, texts or codes; by default all rows are one.")
+    codes: str | None = setting(
+        None, "The columns of codes, as in sex,smoker; by default those with bounds 0:1. Columns of texts always are."
+    )
     quartiles: bool = setting(True, "Whether to spend budget on median and quartiles of columns of numbers.")
     levels: int = setting(
         LEVELS,
@@ -93,6 +94,9 @@ class Describe(LearningJob):
         columns, private = settings.columns(schema), schema.private and aggregate.private
         known = attributes(aggregate, private=private)
         return posterior_of(Sums.of(aggregate), columns, schema, conditions.rng, private=private, attrs=known)
+
+    def columns(self, settings: Settings) -> tuple[str, ...]:
+        return (settings.group,) if settings.group else ()
 
     def model(self, schema: Schema, settings: Settings) -> str:
         columns = settings.columns(schema)
@@ -157,7 +161,7 @@ def _extras(sums: Sums, columns: Columns, named: list[tuple[str, Line, Law]]) ->
     }
     remarks = {"rows": "each column is described by the rows that have a value of it"}
     if columns.group:
-        remarks["groups"] = f"rows without a code of {columns.group} between its bounds count nowhere"
+        remarks["groups"] = f"rows without a known {columns.group} count nowhere"
     return {"headline": main, "cells": cells, "remarks": remarks}
 
 
@@ -172,17 +176,16 @@ def _lines(sums: Sums, columns: Columns, schema: Schema, rng: np.random.Generato
         cells = [sums.cell(place, group) for group in range(columns.groups)]
         yield Line(column, COUNTED, "", [cell.number(rng) for cell in cells])
         if coded:
-            codes, every = sums.statistic.codes_of(place), [cell.shares(rng) for cell in cells]
-            for nth, code in enumerate(codes):
-                if len(codes) > 2 or nth:  # of two codes, the second is enough
-                    yield Line(column, f"{code:g}", SHARE, [laws[nth] for laws in every])
+            every = zip(*(cell.shares(rng) for cell in cells), strict=True)
+            for code, shares in zip(sums.statistic.codes_of(place), every, strict=True):
+                yield Line(column, columns.bounds[place].text(code), SHARE, list(shares))
             continue
         unit = schema.units.get(column, "")
         for name, laws in zip(("mean", "sd"), zip(*(cell.moments(rng) for cell in cells), strict=True), strict=True):
             yield Line(column, name, unit, list(laws))
         if sums.statistic.level_bins:
             quartiles = zip(*(cell.quartiles(rng) for cell in cells), strict=True)
-            for name, laws in zip(_QUARTILES, quartiles, strict=True):
+            for name, laws in zip(QUARTILES, quartiles, strict=True):
                 yield Line(column, name, unit, list(laws))
 
 

@@ -275,7 +275,8 @@ def test_names_and_categories_may_have_any_sign(tmp_path: Path) -> None:
         [1, 0, 80, 2],
     ]
     bounds = {"weight, kg": Interval(0, 200), "gain_$_loss_$": Interval(0, 9)}
-    problem = from_csv(path, "gain_$_loss_$", bounds, categories=listed)
+    bounds["diag"] = Interval.of_labels("diag", listed["diag"])
+    problem = from_csv(path, "gain_$_loss_$", bounds).with_indicators()
     assert problem.schema.features == ("diag=Sprain", "weight, kg")
     assert problem.rows.tolist() == [[0, 70, 1], [1, 80, 2]]
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from dca_proto.cli.swarm_job import DataOptions, problem_of
 from dca_proto.errors import UsageError
 from dca_proto.runtime.table import read_csv
-from dca_proto.statistics.categories import check_categories, parse_categories
+from dca_proto.statistics.categories import categories_option, check_categories, parse_categories
 from inference.bounds import Interval, MissingBoundsError
 from inference.datasets import from_csv
+from inference.datasets.csv_file import texts_in
 from inference.errors import DataError
 from inference.problem import split
 
 LISTED = {"smoker": ("no", "yes"), "city": ("Åbo", "Oulu", "Turku")}
 TEXT = "age,smoker,city,cost\n40,yes,Åbo,7\n50, no ,Turku,8\n60,maybe,Oulu,9\n,yes,Oulu,10\n70,no,,eleven\n"
-BOUNDS = {"age": Interval(0, 120), "cost": Interval(0, 20)}
+NUMBERS = {"age": Interval(0, 120), "cost": Interval(0, 20)}
+TEXTS = {name: Interval.of_labels(name, labels) for name, labels in LISTED.items()}
+BOUNDS = {**NUMBERS, **TEXTS}
 NAN = math.nan
 
 
@@ -64,7 +69,10 @@ def test_a_device_gives_codes_and_indicators_and_counts_unknown_values(path: Pat
 
 
 def test_a_table_on_one_machine_gives_what_a_device_gives(path: Path) -> None:
-    problem = from_csv(path, "cost", BOUNDS, categories=LISTED, missing="zero")
+    problem = from_csv(path, "cost", BOUNDS, missing="zero")
+    assert problem.schema.columns == ("age", "smoker", "city", "cost")
+    np.testing.assert_array_equal(problem.rows, read_csv(path, LISTED).rows(problem.schema.columns))
+    problem = problem.with_indicators()
     assert problem.schema.features == ("age", "smoker=yes", "city=Oulu", "city=Turku"), "the first is compared with"
     assert problem.schema.bounds["city=Oulu"] == Interval(0, 1, "an indicator")
     assert problem.schema.private
@@ -75,27 +83,29 @@ def test_a_table_on_one_machine_gives_what_a_device_gives(path: Path) -> None:
 
 
 def test_a_text_can_be_the_target_and_columns_can_be_chosen(path: Path) -> None:
-    coded = from_csv(path, "city", None, [], alone=True, categories=LISTED, missing="zero")
-    assert coded.schema.bounds["city"] == Interval(0, 2, "codes of listed categories")
+    coded = from_csv(path, "city", TEXTS, [], alone=True, missing="zero")
+    assert coded.schema.bounds["city"] == Interval(0, 2, "codes of listed categories", labels=LISTED["city"])
     np.testing.assert_array_equal(coded.y, [0, 2, 1, 1, NAN])
-    one = from_csv(path, "smoker", BOUNDS, ["city=Turku", "age"], categories=LISTED, missing="zero")
+    one = from_csv(path, "smoker", BOUNDS, ["city=Turku", "age"], missing="zero")
     assert one.schema.columns == ("city=Turku", "age", "smoker")
-    assert from_csv(path, "cost", BOUNDS, ["smoker"], categories=LISTED, missing="zero").schema.features == (
-        "smoker=yes",
-    )
+    assert one.with_indicators().schema == one.schema, "an indicator stays"
+    chosen = from_csv(path, "cost", BOUNDS, ["smoker", "city"], missing="zero")
+    assert chosen.with_indicators().schema.features == ("smoker=yes", "city=Oulu", "city=Turku")
+    grouped = chosen.with_indicators(codes=("city",))
+    assert grouped.schema.features == ("smoker=yes", "city"), "a group stays a column of codes"
+    np.testing.assert_array_equal(grouped.values("city"), [0, 2, 1, 1, NAN])
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"categories": LISTED}, "row 3 (line 4), column 'smoker': found 'maybe', expected one of no, yes; correct it"),
-        ({"categories": {"city": LISTED["city"]}, "bounds": {**BOUNDS, "smoker": Interval(0, 1)}},
+        ({}, "row 3 (line 4), column 'smoker': found 'maybe', expected one of no, yes; correct it"),
+        ({"bounds": {**BOUNDS, "smoker": Interval(0, 1)}},
          "column 'smoker': found 'yes', expected a finite number; for texts, list the public categories (--categories"),
-        ({"categories": {"smoker": ("no", "yes", "maybe"), "city": LISTED["city"]}},
+        ({"bounds": {**BOUNDS, "smoker": Interval.of_labels("smoker", ("no", "yes", "maybe"))}},
          "row 4 (line 5), column 'age': the value is missing; correct it, leave the row out, or let rows that lack"),
-        ({"categories": {"town": ("a", "b")}}, "column 'town' is not in patients.csv"),
-        ({"categories": {"smoker": ("no", "no")}}, "2 categories, 1 of them different"),
-        ({"categories": LISTED, "features": ["city=Rome"]}, "column 'city=Rome' is not in patients.csv"),
+        ({"bounds": {"town": Interval.of_labels("town", ("a", "b"))}}, "column 'town' is not in patients.csv"),
+        ({"features": ["city=Rome"]}, "column 'city=Rome' is not in patients.csv"),
     ],
 )  # fmt: skip
 def test_mismatched_categories_are_a_one_line_error(path: Path, given: dict[str, object], message: str) -> None:
@@ -105,9 +115,22 @@ def test_mismatched_categories_are_a_one_line_error(path: Path, given: dict[str,
     assert "\n" not in str(caught.value)
 
 
+def test_a_missing_list_is_suggested_from_the_owners_own_file_and_said_to_be_read_from_it(path: Path) -> None:
+    """A list with a comma, a quote or a space comes back from the option as it is in the file."""
+    options = DataOptions(csv=path, target="cost", bounds="age=0:120,cost=0:20")
+    with pytest.raises(MissingBoundsError) as caught:
+        problem_of(options)
+    assert "smoker, city: texts, such as --categories smoker=maybe,no,yes --categories 'city=Oulu" in str(caught.value)
+    assert "not public" in str(caught.value)
+    assert texts_in(path, ["age", "smoker", "nowhere"]) == {"smoker": ("maybe", "no", "yes")}, "age has numbers"
+    odd = ("a, b", 'c "d"', "e f")
+    option, value = shlex.split(categories_option("x y", odd))
+    assert (option, parse_categories([value])) == ("--categories", {"x y": odd})
+
+
 def test_trial_bounds_are_of_complete_rows_and_categories_stay_public(path: Path) -> None:
-    problem = from_csv(path, "cost", None, trial_bounds=True, categories=LISTED, missing="zero")
+    problem = from_csv(path, "cost", TEXTS, trial_bounds=True, missing="zero")
     assert (problem.schema.bounds["age"].lower, problem.schema.bounds["age"].upper) == (40, 50)
     assert problem.schema.read_columns == ("age", "cost")
     with pytest.raises(MissingBoundsError, match="smoker, city"):
-        from_csv(path, "cost", BOUNDS)
+        from_csv(path, "cost", NUMBERS)

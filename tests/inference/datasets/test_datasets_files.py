@@ -217,9 +217,9 @@ def test_a_column_of_which_no_cell_is_understood_is_refused(
     """Rows that lack a value may count as zero, but here a whole run would spend its budget on nothing."""
     path = tmp_path / "rows.csv"
     path.write_text(f"sex,y\n{cells[0]},1\n{cells[1]},2\n", encoding="utf-8")
-    listed = {"sex": categories} if categories else {}
+    bounds = {"sex": Interval.of_labels("sex", categories) if categories else Interval(0, 1), "y": Interval(0, 3)}
     with pytest.raises(DataError, match=re.escape(message)):
-        from_csv(path, "y", {"sex": Interval(0, 1), "y": Interval(0, 3)}, categories=listed, missing="zero")
+        from_csv(path, "y", bounds, missing="zero")
     path.write_text(f"sex,y\n{cells[0]},1\n{categories[0] if categories else 1},2\n", encoding="utf-8")
-    found = from_csv(path, "y", {"sex": Interval(0, 1), "y": Interval(0, 3)}, categories=listed, missing="zero")
+    found = from_csv(path, "y", bounds, missing="zero")
     assert len(found.y) == 2

@@ -31,8 +31,7 @@ from inference.rounds import run
 SCHEMA = Schema(
     ("sex", "age", "bmi"),
     "y",
-    {"sex": (0, 1), "age": (17, 90), "bmi": (10, 60), "y": (0, 3)},
-    categories={"sex": ("f", "m"), "y": ("a", "b", "c", "d")},
+    {"sex": ("f", "m"), "age": (17, 90), "bmi": (10, 60), "y": ("a", "b", "c", "d")},
 )
 GRID = Grid.of(SCHEMA, 16, None, "age")
 
@@ -86,9 +85,6 @@ def test_columns_that_do_not_fit_their_kind_are_refused() -> None:
     for codes, whole in (("x", None), (None, "x")):
         with pytest.raises(DataError, match="whole"):
             Grid.of(half, 4, codes, whole)
-    job = find("synthetic")
-    with pytest.raises(DataError, match=r"2 categories, so its bounds are 0:1"):
-        job.check(Schema(("x",), "y", {"x": (0, 1), "y": (0, 2)}, categories={"y": ("a", "b")}), job.settings())
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------------

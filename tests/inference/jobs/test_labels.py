@@ -1,0 +1,156 @@
+"""Columns of texts: their labels are stated once, as the column's bounds, and stand in whatever a job says of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+from ideal_jobs import NODES, conditions, made
+
+from dca_proto.cli.job_settings import task_of
+from dca_proto.jobs.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from emulator.ideal import IdealSwarm
+from emulator.swarm.live import fresh_keys
+from inference.bounds import Interval, as_interval, parse_bounds
+from inference.errors import DataError
+from inference.jobs import NAMES, find
+from inference.jobs.estimates import rows_of
+from inference.jobs.settings import settings_from
+from inference.problem import Problem, Schema
+
+CLIENTS = 300
+ARMS, SEXES, STAGES, ENDS = ("placebo", "drug", "both"), ("f", "m"), ("I", "II", "III"), ("alive", "dead")
+BOUNDS: dict[str, Any] = {
+    "age": (18, 100), "arm": ARMS, "sex": SEXES, "stage": STAGES, "status": ENDS, "time": (0, 60),
+}  # fmt: skip
+
+
+def trial(target: str, *features: str) -> Problem:
+    """Patients of a trial: codes of texts, as a device and a CSV reader give them."""
+    rng = np.random.default_rng(1)
+    columns = {
+        "age": rng.normal(60, 10, CLIENTS).clip(18, 100),
+        "time": rng.exponential(20, CLIENTS).clip(0.1, 60),
+        **{name: rng.integers(0, len(BOUNDS[name]), CLIENTS) + 0.0 for name in ("arm", "sex", "stage", "status")},
+    }
+    schema = Schema(features, target, BOUNDS, alone=not features)
+    return Problem(
+        "trial", schema, np.array([columns[name] for name in features]).reshape(-1, CLIENTS).T, columns[target]
+    )
+
+
+def learned(name: str, rows: Problem, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Return the summary of a job over the ideal functionality, and the names of its model."""
+    job, budget = find(name), Budget(20.0, 1e-5)
+    own = settings_from(job.settings, settings, name)
+    rows = job.read(rows, own)
+    job.check(rows.schema, own)
+    terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=CLIENTS, tolerate=20, computes=NODES)
+    swarm = IdealSwarm(rows.rows, rows.schema.columns, terms, random=np.random.default_rng(3).bytes)
+    result = made(job, rows.schema, own, conditions(budget), swarm)
+    summary = job.summarise(result, job.reference(rows, own), rows, None, rows.schema)
+    return json.loads(json.dumps(summary, allow_nan=False)), job.model(rows.schema, own)
+
+
+CASES = {
+    "describe": (trial("stage", "age", "arm", "sex"), {"group": "arm"}, (
+        "mean of age, arm=both", "sex = f, arm=drug", "sex = m, arm=both", "stage = I, arm=drug",
+    )),
+    "compare": (trial("stage", "arm"), {"group": "arm"}, ("stage = I, arm=placebo", "stage = III, arm=both")),
+    "survival": (trial("time", "status", "arm"), {"group": "arm", "event": "status", "intervals": 2}, (
+        "S(60), arm=placebo", "mean to 60, arm=drug",
+    )),
+    "survival-regression": (trial("time", "status", "arm", "stage", "age"), {"group": "arm", "event": "status"}, (
+        "arm=drug", "arm=both", "stage=II", "stage=III", "age",
+    )),
+    "ordinal-regression": (trial("stage", "age", "arm"), {}, ("arm=drug", "arm=both", "threshold stage II | III")),
+    "multinomial-regression": (trial("stage", "sex"), {}, ("sex=m, stage=II", "intercept stage=III")),
+    "logistic": (trial("sex", "arm", "age"), {}, ("arm=drug", "arm=both", "age")),
+    "regression": (trial("age", "sex", "stage"), {}, ("sex=m", "stage=II", "stage=III")),
+    "categorical": (trial("stage"), {}, tuple(f"share of stage = {stage}" for stage in STAGES)),
+    "bernoulli": (trial("sex"), {}, ("share of sex = m",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_jobs_result_names_the_labels_and_never_the_codes(name: str) -> None:
+    rows, settings, expected = CASES[name]
+    summary, _ = learned(name, rows, **settings)
+    names = [row["name"] for row in rows_of(summary)]  # type: ignore[arg-type]
+    assert {*expected} <= {*names}
+    labelled = ("arm", "sex", "stage", "status")
+    for text in (*names, *json.dumps(summary.get("cells", {})).split('"')):
+        for column in labelled:
+            assert not any(f"{column}{sign}{code}" in text for sign in (" ", " = ", "=") for code in "012"), text
+
+
+def test_every_job_with_a_group_takes_one_of_texts() -> None:
+    """The list above has each job of the registry that has a column of groups or events among its settings."""
+    hints = {name: get_type_hints(find(name).settings) for name in NAMES}
+    with_groups = {name for name, types in hints.items() if types.get("group") in (str, str | None)}
+    assert with_groups <= {*CASES}
+
+
+def test_a_model_is_told_by_its_labels() -> None:
+    assert learned("logistic", trial("sex", "arm"))[1] == "sex=m on arm=drug, arm=both"
+    summary, _ = learned("survival", trial("time", "status"), event="status", intervals=2)
+    assert summary["remarks"]["events"] == "status alive = censored, dead = event"
+
+
+def test_a_table_shows_every_category_and_shares_add_up_to_one() -> None:
+    summary, _ = learned("describe", trial("stage", "sex", "age"))
+    cells, rows = summary["cells"], rows_of(summary)  # type: ignore[arg-type]
+    for column, labels in (("sex", SEXES), ("stage", STAGES)):
+        own = [row for row in rows if cells[row["name"]]["column"] == column and row["unit"] == "share"]
+        assert [cells[row["name"]]["figure"] for row in own] == [*labels]
+        for key in ("estimate", "nonprivate"):
+            assert sum(row[key] for row in own) == pytest.approx(1.0, abs=1e-9)  # type: ignore[literal-required]
+
+
+def test_a_difference_of_shares_names_the_text() -> None:
+    rows = trial("sex", "status")
+    summary, _ = learned("compare", rows, group="status")
+    assert rows_of(summary)[0]["name"] == "difference of sex = m, status=alive less status=dead"  # type: ignore[arg-type]
+
+
+def test_a_trainers_file_lists_the_labels_among_the_bounds() -> None:
+    table = {"target": "stage", "bounds": {"age": [18, 100], "arm": ARMS, "stage": STAGES}, "epsilon": 1,
+             "delta": 1e-5, "clients": 50}  # fmt: skip
+    task = task_of({**table, "name": "ordinal-regression"}, fresh_keys(2).federation)
+    assert task.schema.features == ("age", "arm=drug", "arm=both")
+    assert task.table["bounds"] == {"age": [18, 100], "arm": [*ARMS], "stage": [*STAGES]}
+    grouped = task_of({**table, "name": "describe", "group": "arm"}, fresh_keys(2).federation)
+    assert grouped.own.columns(grouped.schema).labels == ("arm=placebo", "arm=drug", "arm=both")
+
+
+def test_bounds_of_a_column_of_texts_are_its_labels() -> None:
+    schema = Schema(("age", "arm", "sex=m"), "stage", BOUNDS)
+    assert schema.bounds["arm"] == Interval.of_labels("arm", ARMS)
+    assert (schema.bounds["arm"].lower, schema.bounds["arm"].upper) == (0, 2)
+    assert schema.bounds["sex=m"] == Interval(0, 1, "an indicator")
+    assert schema.categories == {"arm": ARMS, "stage": STAGES}
+    assert schema.with_indicators().features == ("age", "arm=drug", "arm=both", "sex=m")
+    assert schema.with_indicators(codes=("arm",)) == schema
+    assert as_interval("arm", ["placebo", "drug"]).text(1) == "drug"
+    assert Interval(1, 3).level("grade", 2) == "grade 2"
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        (["placebo"], "expected two numbers"), (["0", "12o"], "expected two numbers"), (["a", "a"], "1 of them"),
+        (["a", ""], "expected a printable text"), (["a", 1], "expected two numbers"),
+    ],
+)  # fmt: skip
+def test_what_is_neither_numbers_nor_labels_is_refused(ends: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        as_interval("arm", ends)
+
+
+def test_labels_on_a_command_line_have_an_option_of_their_own() -> None:
+    """A mistyped number must not become a label."""
+    with pytest.raises(DataError, match="--categories arm=placebo,drug"):
+        parse_bounds("age=0:120,arm=placebo:drug")
