@@ -24,7 +24,7 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import aiomqtt
@@ -41,6 +41,7 @@ from dca_proto.runtime.connection import (
     Hello,
     Listener,
     Published,
+    end_of,
 )
 
 _GRACE_S = 1.0
@@ -67,8 +68,10 @@ class AiomqttConnection:
         self._watching: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._is_stuck = False  # an exception ended the connection, and left its socket open
+        self.certificate_end_ms: int | None = None
         if hello.tls is not None:
-            hello.tls.sslsocket_class = _ClosingSocket
+            seen = {"seen": staticmethod(self._take_certificate)}
+            hello.tls.sslsocket_class = type("_OwnSocket", (_ClosingSocket,), seen)
         self._client = _Client(
             hello.settings.host,
             hello.settings.port,
@@ -87,6 +90,9 @@ class AiomqttConnection:
             socket_options=cast(Any, [_NoDelay(self._has_socket)]),
         )
         self._client.pending_calls_threshold = UNACKNOWLEDGED_MAX
+
+    def _take_certificate(self, certificate: Mapping[str, Any] | None) -> None:
+        self.certificate_end_ms = end_of(certificate)
 
     async def open(self) -> None:
         self._entering = asyncio.create_task(self._client.__aenter__())
@@ -281,7 +287,9 @@ class _NoDelay:
 
 
 class _ClosingSocket(ssl.SSLSocket):
-    """A TLS socket that is closed if its handshake fails."""
+    """A TLS socket that is closed if its handshake fails. `seen` takes the broker's certificate."""
+
+    seen: Callable[[Mapping[str, Any] | None], None]
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -289,3 +297,4 @@ class _ClosingSocket(ssl.SSLSocket):
         except BaseException:
             self.close()
             raise
+        self.seen(self.getpeercert())

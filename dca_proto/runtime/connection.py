@@ -10,8 +10,8 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -111,10 +111,12 @@ class Connection(Protocol):
     Attributes:
         lost: resolves to the reason, in words, when the connection ends.
         unacknowledged_max: how many publishes may be under way.
+        certificate_end_ms: when the broker's certificate ends, in Unix milliseconds; None without TLS.
     """
 
     lost: asyncio.Future[str]
     unacknowledged_max: int
+    certificate_end_ms: int | None
 
     async def open(self) -> None:
         """Connect.
@@ -139,6 +141,12 @@ class Connection(Protocol):
 
     async def leave(self) -> None:
         """Disconnect and free everything, even before the connection is complete."""
+
+
+def end_of(certificate: Mapping[str, Any] | None) -> int | None:
+    """Return when a peer's certificate ends, as the `ssl` module decodes it; None if there is none."""
+    end = (certificate or {}).get("notAfter")
+    return None if end is None else int(ssl.cert_time_to_seconds(end)) * 1000
 
 
 def check_topic(topic: str) -> None:

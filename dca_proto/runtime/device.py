@@ -222,6 +222,7 @@ class Device:
         config = self.config
         kept = config.files.store if config.role == "trainer" else None  # beside it, the latest results
         watch = Watch(on_report, self.name_of, self._is_server, kept)
+        watch.ends = self.ends
         transport = MqttTransport(
             config.broker,
             self.id.hex(),

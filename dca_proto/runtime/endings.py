@@ -19,10 +19,12 @@ from dca_proto.wording import duration, moment
 log = structlog.get_logger("dca.certificates")
 WARN_DAYS = (30, 7, 1)
 OF_CLIENT, BY_REGISTRAR, OF_REGISTRAR = "certificate", "certificate by the registrar", "registrar's time"
+OF_BROKER = "broker's certificate"
 _REMEDIES = {
     OF_CLIENT: "have the client enrolled again",
     BY_REGISTRAR: "dca join INVITATION --renew, then start it again",
     OF_REGISTRAR: "dca federation add-registrar",
+    OF_BROKER: "have the broker's operator renew it, or nobody connects any more",
 }
 _AGAIN_S = 3600.0
 

@@ -20,6 +20,7 @@ from dca_proto.runtime.connection import (
     Listener,
     LostWhileConnecting,
     Published,
+    end_of,
     in_words,
 )
 from dca_proto.runtime.packets import (
@@ -54,6 +55,7 @@ class FleetConnection(asyncio.Protocol):
         self._unwritten: list[bytes] = []
         self._codec = codec_of(hello)
         self.unacknowledged_max = UNACKNOWLEDGED_MAX
+        self.certificate_end_ms: int | None = None
         self._answers: asyncio.Queue[Accepted | Subscribed | None] = asyncio.Queue()  # None at the end
         self._questions = 0  # CONNECT and SUBSCRIBE packets without an answer
         self._is_heard = True  # whether anything arrived since the last keepalive check
@@ -61,7 +63,10 @@ class FleetConnection(asyncio.Protocol):
 
     async def open(self) -> None:
         settings = self._hello.settings
-        await self._loop.create_connection(lambda: self, settings.host, settings.port, ssl=self._hello.tls)
+        transport, _ = await self._loop.create_connection(
+            lambda: self, settings.host, settings.port, ssl=self._hello.tls
+        )
+        self.certificate_end_ms = end_of(transport.get_extra_info("peercert"))
         self._questions = 1
         self._send(self._codec.connect(self._hello))
         answer = await self._answer("connection lost while connecting", LostWhileConnecting)

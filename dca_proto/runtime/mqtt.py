@@ -140,7 +140,7 @@ class MqttTransport:
         except TransportError as error:
             connection = await self._connect_again(error, final=UsageError)
         else:
-            self._report(Connected(self._settings.url))
+            self._report(Connected(self._settings.url, certificate_end_ms=connection.certificate_end_ms))
         self._keeper = asyncio.create_task(self._keep_connected(connection))
         self._keeper.add_done_callback(self._keeper_ended)
         await asyncio.sleep(0)  # let the keeper enter its `try`: then it disconnects even if cancelled
@@ -269,7 +269,7 @@ class MqttTransport:
             except DcaError as error:
                 reason = error
             else:
-                self._report(Connected(self._settings.url, now() - since))
+                self._report(Connected(self._settings.url, now() - since, connection.certificate_end_ms))
                 return connection
 
     @property

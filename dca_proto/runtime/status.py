@@ -33,7 +33,7 @@ from dca_proto.results.lost import Lost
 from dca_proto.results.status import LastRound, RoundStatus, Status
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.counter import store_files
-from dca_proto.runtime.endings import warnings_of
+from dca_proto.runtime.endings import OF_BROKER, warnings_of
 from dca_proto.runtime.latest import keep_results, read_results
 from dca_proto.runtime.logs import FactLog
 from dca_proto.runtime.runner import Runner
@@ -98,12 +98,12 @@ class Watch:
         if store is not None:
             self.tally.results.extend(read_results(store))
         self.on_connection: Callable[[str], None] = lambda reason: None  # empty with a connection
+        self.ends: dict[str, int] = {}  # of certificates; a connection by TLS shows the broker's
 
     def __call__(self, fact: object) -> None:
         match fact:
             case Connected():
-                self.is_connected, self.reason, self.since_s = True, "", time.monotonic()
-                self.on_connection("")
+                self._connected(fact)
             case Disconnected(_, reason):
                 if self.is_connected:
                     self.is_connected, self.since_s = False, time.monotonic()
@@ -133,6 +133,12 @@ class Watch:
         if isinstance(fact, facts.RoundCompleted) and self._store is not None:
             keep_results(self._store, self.tally.results)
         self._pass_on(fact)
+
+    def _connected(self, fact: Connected) -> None:
+        self.is_connected, self.reason, self.since_s = True, "", time.monotonic()
+        if fact.certificate_end_ms is not None:
+            self.ends[OF_BROKER] = fact.certificate_end_ms
+        self.on_connection("")
 
     def _is_news(self, member: bytes) -> bool:
         now_s = time.monotonic()

@@ -46,10 +46,12 @@ class Connected(msgspec.Struct, frozen=True):
 
     Attributes:
         url: the broker's. away_s: how long the actor was not connected; 0 if the first attempt succeeded.
+        certificate_end_ms: when the broker's certificate ends, in Unix milliseconds; None without TLS.
     """
 
     url: str
     away_s: float = 0.0
+    certificate_end_ms: int | None = None
 
 
 class Disconnected(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.wire.topics import root_of, subscriptions, topic_of
 from dca_proto.runtime.access import Access, Member, access_lines
 from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_broker
+from dca_proto.runtime.endings import tls_end_ms
 from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import Connected, Gone
@@ -185,6 +186,21 @@ def test_a_broker_that_our_ca_did_not_sign_is_not_trusted(ward: Ward) -> None:
     async def scenario() -> None:
         reason = await why_not_open(ward.settings(CLIENT, ca="stranger.pem"), "certificate verify failed")
         assert reason.endswith("; check ca")
+
+    play(scenario())
+
+
+def test_whoever_connects_by_tls_learns_when_the_brokers_certificate_ends(ward: Ward) -> None:
+    async def scenario() -> None:
+        reports: asyncio.Queue[object] = asyncio.Queue()
+        client = MqttTransport(
+            ward.settings(CLIENT), CLIENT.id.hex(), ("x/+",), rng=random.Random(1), on_report=reports.put_nowait
+        )
+        async with AsyncExitStack() as stack:
+            await opened(stack, client)
+            end_ms = tls_end_ms(ward.authority / "broker.pem")
+            assert end_ms is not None
+            assert await reports.get() == Connected(ward.broker.url, certificate_end_ms=end_ms)
 
     play(scenario())
 

@@ -32,7 +32,7 @@ from dca_proto.runtime import status as status_module
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.counter import counter_path
-from dca_proto.runtime.endings import warnings_of
+from dca_proto.runtime.endings import OF_BROKER, warnings_of
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.silence import silent_words
 from dca_proto.runtime.status import answering, status_path
@@ -189,6 +189,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "the data cannot be read": partial(answers, data_error="readings.csv: no such file"),
     "no new data arrive": partial(answers, warnings=["no new data arrive: no connection to the sensors' broker"]),
     "certificate ends in": partial(answers, warnings=warnings_of({"client's certificate": SOON}, now_ms())),
+    "broker's certificate ends in": partial(answers, warnings=warnings_of({OF_BROKER: SOON}, now_ms())),
     "lasts to": partial(answers, "trainer", "trainer", schedule=[ENDING]),
     "gap": with_gap,
     "revoked": revoked,

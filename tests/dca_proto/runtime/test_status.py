@@ -24,13 +24,16 @@ from dca_proto.cli.status import last_line, line, show
 from dca_proto.errors import InputError
 from dca_proto.protocol import facts
 from dca_proto.protocol.events import Received, Started
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.results.status import RoundStatus, Status, Statuses
 from dca_proto.runtime import status as status_module
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.device import Device, load
+from dca_proto.runtime.metrics import metrics_of
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.status import answering, ask_status, status_of, status_path
 from dca_proto.runtime.transport import Connected, Disconnected
+from dca_proto.wording import iso
 
 STATUS = Status(
     role="client", name="ward-7", id="00" * 16, federation="demo", file=1, at="2026-11-29T00:00:00Z", running_s=1.0,
@@ -85,6 +88,18 @@ def test_a_client_states_its_connection_data_budget_and_certificate(demo: Path) 
     assert warning.startswith("the certificate ends in 6 days, on ")
     away = asyncio.run(state_of(device, Connected(""), Disconnected("", "the broker is down")))
     assert re.fullmatch("no connection for [0-9]+ s: the broker is down", away.warnings[0])
+
+
+def test_the_brokers_certificate_is_among_those_that_end(demo: Path) -> None:
+    """Nobody but a connection by TLS shows it; a renewed one takes its place."""
+    device, at_ms = load(demo / "client-1.toml"), now_ms()
+    seen = [Connected("mqtts://b", certificate_end_ms=at_ms + days * DAY_MS + 60_000) for days in (6, 400)]
+    found = asyncio.run(state_of(device, seen[0]))
+    assert any(one.startswith("the broker's certificate ends in 6 days, on ") for one in found.warnings)
+    assert "dca_certificate_end_timestamp_seconds" in metrics_of()
+    assert found.certificates["broker's certificate"] == iso(at_ms + 6 * DAY_MS + 60_000)
+    renewed = asyncio.run(state_of(device, *seen))
+    assert not any("broker's" in one for one in renewed.warnings)
 
 
 def test_data_that_cannot_be_read_need_attention(demo: Path) -> None:
