@@ -12,6 +12,7 @@ from dca_proto.cli import members
 from dca_proto.cli.options import parse_names
 from dca_proto.cli.output import tell
 from dca_proto.errors import UsageError
+from dca_proto.protocol.policy import Floors, Policy
 
 EXAMPLES = """Examples:
 
@@ -46,13 +47,17 @@ def deploy(
     colluding: Annotated[
         int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
     ] = 0,
+    clients_min: Annotated[
+        int,
+        typer.Option(min=2, max=1_000_000, help="The fewest contributions of a sum, N - T, that the nodes release."),
+    ] = Floors().clients_min,
     containers: Annotated[
         int, typer.Option(min=0, max=1000, help="Trial: also write clients.yaml, with so many devices in containers.")
     ] = 0,
 ) -> None:
     """Write all files of a federation on named machines: keys, TLS, passwords, configurations, units."""
     from dca_proto.deploy.folder import write_deployment  # imports cryptography, of an extra
-    from dca_proto.deploy.plan import OWNER, Plan, read_hosts
+    from dca_proto.deploy.plan import OWNER, Plan, floors_of, read_hosts
 
     known = read_hosts(hosts)
     plan = Plan(
@@ -68,6 +73,7 @@ def deploy(
         for_days=for_days,
         colluding=colluding,
         containers=containers,
+        floors=floors_of(clients_min),
     )
     if len(plan.nodes) < 2:
         raise UsageError(f"found {len(plan.nodes)} Compute nodes, expected at least 2; name more --hosts or --nodes")
@@ -77,6 +83,8 @@ def deploy(
     for host in known:
         runs = ", ".join(made.units[host.name]) or "no unit"
         tell(f"host        {folder / host.name}: at {host.address}; {runs}")
+    if clients_min < Policy().clients_min:
+        tell(f"floors      sums of {clients_min} or more; each client's own [policy] decides, too: clients_min there")
     tell(f"registrar   {members.limits_in_words(made.federation.registrars[0])}")
     tell(f"trainer     {folder / plan.trainer / 'trainer.toml'}")
     tell(f"owner       {folder / OWNER}: it can enrol clients and certify servers; keep it secret and offline")

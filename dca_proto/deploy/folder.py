@@ -35,6 +35,7 @@ from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation, Member, sign_federation
 from dca_proto.protocol.params import DAY_MS
+from dca_proto.protocol.policy import Floors
 from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.runtime import access as lists
 from dca_proto.runtime.broker import TLS_LINE, mosquitto_lines
@@ -119,7 +120,8 @@ class _Writer:
         folder, password = self._folder / host, secrets.token_urlsafe(_PASSWORD_BYTES)
         write_identity(folder / f"{role}.key", role, identity)
         write_private(folder / f"{role}.password", password + "\n")
-        self._public(f"{host}/{role}.toml", actor_text(role, self._plan.url))
+        floors = self._plan.floors if role == "compute" else Floors()
+        self._public(f"{host}/{role}.toml", actor_text(role, self._plan.url) + floors_text(floors))
         return lists.Member(channel, identity.id, password)
 
     def _broker(
@@ -152,6 +154,13 @@ class _Writer:
     def _unit(self, host: str, unit: str) -> None:
         self._units[host].append(unit)
         self._public(f"{host}/{unit}.service", unit_text(unit, self._plan.federation))
+
+
+def floors_text(floors: Floors) -> str:
+    """Return a Compute node's section of floors; "" for the default ones."""
+    if floors == Floors():
+        return ""
+    return f"[floors]\nclients_min = {floors.clients_min}\nhonest_min = {floors.honest_min}\n"
 
 
 def registrar_text(plan: Plan) -> str:

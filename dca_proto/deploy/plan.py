@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.errors import UsageError
+from dca_proto.protocol.policy import Floors
 from dca_proto.runtime.settings import is_host
 from dca_proto.wording import nearest
 
@@ -46,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             long.
         colluding: p, the most Compute nodes that may be corrupt; 0 for all but one.
         containers: for how many devices a Compose file is written.
+        floors: of each Compute node.
     """
 
     federation: str
@@ -60,6 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     for_days: int = 365
     colluding: int = 0
     containers: int = 0
+    floors: Floors = Floors()
 
     def __post_init__(self) -> None:
         names = [host.name for host in self.hosts]
@@ -86,6 +89,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         """The broker's."""
         return f"mqtts://{self.host(self.broker).url_host}:{self.port}"
+
+
+def floors_of(clients_min: int) -> Floors:
+    """Return the floors with this least n_min; its other floor is at most what a round without colluders then has."""
+    return Floors(clients_min=clients_min, honest_min=min(Floors().honest_min, clients_min - 1))
 
 
 def read_hosts(texts: Iterable[str]) -> tuple[Host, ...]:

@@ -18,6 +18,7 @@ from dca_proto.cli import main
 from dca_proto.cli.deployed import _command, units_of
 from dca_proto.deploy.tls import Pair
 from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.policy import Floors
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.keyfile import read_federation, read_identity
 from dca_proto.runtime.registrar import read_registrar
@@ -41,6 +42,19 @@ def federation(made: Path) -> Federation:
 
 def actors(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.toml") if path.stem not in ("federation", "registrar"))
+
+
+def test_nodes_of_a_small_federation_get_lower_floors(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clients keep their own: the output says so."""
+    assert read_config(made / "berlin/compute.toml").floors == Floors(clients_min=20, honest_min=10)
+    assert main(["federation", "deploy", str(tmp_path / "small"), *GIVEN, "--clients-min", "4"]) == 0
+    for name in ("berlin", "paris"):
+        assert read_config(tmp_path / f"small/{name}/compute.toml").floors == Floors(clients_min=4, honest_min=3)
+    assert "each client's own [policy] decides, too" in " ".join(capsys.readouterr().out.split())
+    assert main(["federation", "deploy", str(tmp_path / "large"), *GIVEN, "--clients-min", "500"]) == 0
+    assert read_config(tmp_path / "large/paris/compute.toml").floors == Floors(clients_min=500, honest_min=10)
 
 
 def test_each_machine_gets_its_actors(made: Path, federation: Federation) -> None:
