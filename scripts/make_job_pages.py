@@ -76,7 +76,10 @@ PUBLIC = (
 )
 EXAMPLE = re.compile(rf"(?ms)^{re.escape(MARK)}\n```console\n\$ ((?:[^\n]*\\\n)*[^\n]*)\n(.*?)^```$")
 FILE = re.compile(r"\$DCA_DATA/([\w.-]+)")
-OF_ALL_JOBS = ("federation", "fitting", "repair", "not covered by epsilon", "spent", "holds for", "files", "next")
+OF_ALL_JOBS = (
+    *("federation", "fitting", "repair", "not covered by epsilon"),
+    *("spent", "holds for", "drop", "adds up", "files", "next"),
+)
 """The first words of lines that are left out of an example's output, and of the lines that continue them."""
 DATA_FILES = {
     "wine-red": "winequality-red.csv",

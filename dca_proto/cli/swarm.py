@@ -198,6 +198,7 @@ def _spec(
         test=test,
         clients=len(train.y) if clients is None else clients,
         sites=sites,
+        is_own=data.csv is not None,
         reference=not no_reference,
         output=output,
         json_to=json_to,

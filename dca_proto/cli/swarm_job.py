@@ -22,6 +22,8 @@ from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.jobs.runner import RETRIES
+from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.results.run import Run
@@ -40,6 +42,7 @@ from inference.jobs.base import LearningJob, as_posterior, plan_words, uses
 from inference.jobs.summary import Summary
 from inference.problem import Problem, assign
 
+_RUNS = 5  # of which the output states what they cost together
 _DRAWING = "matplotlib.backends.backend_agg"  # imported while rounds wait for their clients
 RESULT, PICTURE, ROWS = "result.json", "coefficients.png", "synthetic.csv"
 
@@ -51,6 +54,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         job, settings: the job. train, test: the clients' rows, and the held-out rows.
         clients: N clients, or J data nodes, that share the training rows. If clients send LDP reports, each has one.
         sites: the places of each data node's rows, by its name, if a column names them; empty to deal rows out evenly.
+        is_own: whether the rows are the user's own, on which other runs may have spent.
         reference: whether to show the same model without privacy beside the result. Otherwise nothing is computed from
             the rows but what the clients send.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
@@ -64,6 +68,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     output: Path
     sites: dict[str, NDArray[np.intp]] = {}
+    is_own: bool = False
     reference: bool = True
     json_to: str | None = None
     dashboard: bool = False
@@ -264,6 +269,7 @@ class _Learning:
         if not run.ok:
             self._say_advice(run)
             return
+        self._say_hints(run)
         files = [output / RESULT]
         if self._run.draw(self._console, summary, output / PICTURE, run):
             files.append(output / PICTURE)
@@ -272,6 +278,19 @@ class _Learning:
             files.append(output / ROWS)
         say(self._console, "files", " · ".join(map(str, files)))
         say(self._console, "next", 'dca swarm --help · README: "Embed a client"')
+
+    def _say_hints(self, run: Run) -> None:
+        """Print why fewer rows count than the table has, and what further runs on the owner's own rows cost."""
+        options = self._options
+        if options.dropped and not self._spec.job.scored:
+            who = counted(options.dropped, "data node" if options.kind is NodeRelease else "client")
+            say(self._console, "drop", f"{who} dropped out on purpose and count nowhere; --drop 0 keeps all")
+        if self._spec.is_own and run.private:
+            is_pure, delta = options.reports in PURE_MECHANISMS, options.spent_delta
+            cost = PrivacyCost.of_pure(options.epsilon) if is_pure else self._run.terms.budget.cost
+            claim = claim_words(total([cost] * _RUNS).epsilon(delta), delta)
+            kept = "a swarm keeps no ledger, so add up yourself what all runs on these rows cost"
+            say(self._console, "adds up", f"{kept}: {_RUNS} like this one, {claim} together")
 
     def _say_advice(self, run: Run) -> None:
         """Print what to try after an abort, if the numbers suggest it."""

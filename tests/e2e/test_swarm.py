@@ -22,6 +22,8 @@ from commands import Dca, Done, one_line
 from patience import PATIENCE_S
 from rich.console import Console
 from schemas import parsed
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from dca_proto.cli import main
 from dca_proto.cli.swarm_progress import Progress
@@ -302,6 +304,24 @@ def test_hardening_12_figures_not_covered_by_epsilon_are_left_out_on_request(
     assert not [name for name, _ in leaves(result) if re.search("nonprivate|rmse|score", name)]
     assert not re.search("without privacy|held-out|held out|predicting the mean|not covered", done.stderr)
     assert re.search(r"^ +private +unit", done.stderr, re.MULTILINE)
+
+
+def test_a_table_of_ones_own_is_told_what_further_runs_add_and_why_rows_are_missing(
+    dca: Dca, table: Path, embedded_broker: Broker
+) -> None:
+    """Five runs of (8, 1e-5) compose as Gaussian releases do: computed here with SciPy, from μ of one run."""
+    given = ("--csv", str(table), "--job", "describe", "--bounds", BOUNDS, "--epsilon", "8", "--tolerate", "4")
+    done = dca(*given, "--drop", "2", "--broker", embedded_broker.url)
+    assert done.returncode == 0, done.stderr
+
+    def delta(epsilon: float, mu: float) -> float:
+        return float(norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
+
+    mu = brentq(lambda one: delta(8.0, one) - 1e-5, 0.1, 9.0)
+    together = brentq(lambda epsilon: delta(epsilon, 5**0.5 * mu) - 1e-5, 8.0, 80.0)
+    (said,) = re.findall(r"5 like this one, epsilon ([\d.]+), delta 1e-05 together", one_line(done.stdout))
+    assert float(said) == pytest.approx(together, rel=1e-3)
+    assert "2 clients dropped out on purpose and count nowhere; --drop 0 keeps all" in one_line(done.stdout)
 
 
 @pytest.mark.long
