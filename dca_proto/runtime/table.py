@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import structlog
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
-from dca_proto.statistics.categories import Categories, check_categories, numeric_columns
+from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns
 from dca_proto.wording import counted
 
 log = structlog.get_logger("dca.data")
@@ -30,16 +31,25 @@ class Table:
         columns: the columns' names.
         rows: shape ``(m, len(columns))``, or ``[]`` for no rows; NaN marks a missing value, as NumPy's mask does.
         window_s: from how many seconds ago the program keeps rows, if it does: a round may ask for this window.
+        categories: of columns of texts, in the order of their codes; such a column becomes its code and its indicators
+            (`dca_proto.statistics.categories`). Another text is missing, and a warning counts it.
 
     Raises:
         UsageError: the rows are no numbers, their shape does not fit the columns, or the columns are no list of
             different names.
     """
 
-    def __init__(self, columns: Sequence[str], rows: ArrayLike, *, window_s: int = 0) -> None:
+    def __init__(
+        self, columns: Sequence[str], rows: ArrayLike, *, window_s: int = 0, categories: Categories | None = None
+    ) -> None:
         if isinstance(columns, str):
             raise InputError(f'columns: found the text {columns!r}, expected a list of names, such as ["{columns}"]')
-        self.columns = tuple(columns)
+        if not isinstance(columns, Iterable) or not all(isinstance(name, str) for name in columns):
+            raise InputError(f"columns: found {repr(columns)[:60]}, expected a list of names, such as ['age', 'bmi']")
+        self._given, self._listed = tuple(columns), check_categories(categories or {})
+        if lacking := [name for name in self._listed if name not in self._given]:
+            raise InputError(f"categories are listed for column {lacking[0]!r}, which is not among the columns")
+        self.columns = numeric_columns(self._given, self._listed)
         self.window_s = window_s
         self._changing = threading.Lock()
         self._rows = self._checked(rows)  # replaced as a whole, never written to
@@ -74,15 +84,31 @@ class Table:
             self._rows = grown if keep is None else grown[max(0, len(grown) - keep) :].copy()
 
     def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
-        copied, width = numbers_of(rows), len(self.columns)
+        width = len(self._given)
+        copied = numbers_of(rows) if not self._listed else np.array(rows, dtype=object)
         if copied.shape == (0,):
-            return copied.reshape(0, width)
+            return np.empty((0, len(self.columns)))
         if copied.ndim != 2 or copied.shape[1] != width:
             raise InputError(
                 f"rows have shape {copied.shape}; expected (m, {width}): m lists of {counted(width, 'number')}, "
                 "one for each column, NaN where a value is missing"
             )
-        return copied
+        return self._encoded(copied) if self._listed else copied
+
+    def _encoded(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the numbers of rows with texts."""
+        parts, odd = [], Counter[str]()
+        for name, cells in zip(self._given, rows.T, strict=True):
+            if name in self._listed:
+                codes = [encode_category(cell if isinstance(cell, str) else "", self._listed[name]) for cell in cells]
+                parts.append(np.array(codes))
+                known = sum(isinstance(cell, str) and bool(cell.strip()) for cell in cells)
+                odd[name] += known - int(np.isfinite(parts[-1][:, 0]).sum())
+            else:
+                parts.append(numbers_of(cells)[:, None])
+        if odd := +odd:
+            log.warning(ODD, fields=dict(odd))
+        return np.concatenate(parts, axis=1)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -31,6 +32,7 @@ from dca_proto.protocol.wire.fields import WindowSeconds
 from dca_proto.runtime.csv_text import is_number
 from dca_proto.runtime.settings import BrokerSettings, anchored
 from dca_proto.runtime.table import ODD, Entry, Say, Table, log_entry
+from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns
 from dca_proto.wording import counted, duration, listed
 
 COLUMNS_MAX, ROWS_MAX = 1024, 10_000_000
@@ -265,18 +267,36 @@ def check_columns(where: str, columns: Sequence[str]) -> None:
         raise InputError(f"{where}: a column is named twice; name each once")
 
 
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], place: str, say: Say) -> Table:
-    """Return a table of a database's values. What is no number is missing; a warning counts such values."""
+def table_of(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    place: str,
+    say: Say,
+    categories: Categories = MappingProxyType({}),
+) -> Table:
+    """Return a table of a database's values: numbers, and texts with listed categories.
+
+    What is neither is missing; a warning counts such values. Raises `InputError` for a list of another column.
+    """
     odd: Counter[str] = Counter()
-    numbers = []
+    listed = check_categories(categories)
+    numbers: list[list[float]] = []
+    if lacking := [name for name in listed if name not in columns]:
+        raise InputError(f"data {place} has no column {lacking[0]!r}, for which categories are listed")
     for row in rows:
-        numbers.append([number_of(value) for value in row])
-        for column, value, number in zip(columns, row, numbers[-1], strict=True):
-            if math.isnan(number) and value is not None:
+        numbers.append([])
+        for column, value in zip(columns, row, strict=True):
+            if column in listed:
+                found = encode_category(value if isinstance(value, str) else "", listed[column])
+            else:
+                found = [number_of(value)]
+            numbers[-1] += found
+            if math.isnan(found[0]) and value is not None:
                 odd[column] += 1
     if odd:
         say("warning", ODD, {"data": place, "fields": dict(odd)})
-    return Table(columns, np.array(numbers, dtype=np.float64).reshape(len(numbers), len(columns)))
+    names = numeric_columns(columns, listed)
+    return Table(names, np.array(numbers, dtype=np.float64).reshape(len(numbers), len(names)))
 
 
 def number_of(value: object) -> float:
@@ -301,6 +321,7 @@ class Query(Source, frozen=True, kw_only=True):
             the database puts in as a number of Unix seconds.
         rows_max: the query fails if it returns more rows.
         timeout_s: how long it may take.
+        categories: of its columns of texts, in the order of their codes (`dca_proto.statistics.categories`).
     """
 
     advice: ClassVar[str] = "see the database's log"
@@ -310,8 +331,10 @@ class Query(Source, frozen=True, kw_only=True):
     query: str
     rows_max: RowsMax = 100_000
     timeout_s: TimeoutSeconds = 10.0
+    categories: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_categories(self.categories)
         has_since = re.search(rf"{re.escape(self.since)}(?!\w)", self.query) is not None
         if has_since and not self.window_s:
             raise InputError(f"[data] query: found {self.since} without a window; give window_s, such as 3600")

@@ -79,7 +79,7 @@ class PostgresSource(Query, frozen=True, kw_only=True):
             raise self._explained(error) from None
         if len(rows) > self.rows_max:
             raise self.too_many()
-        return table_of(columns, rows, self.place, say)
+        return table_of(columns, rows, self.place, say, self.categories)
 
     def _connection(self) -> dict[str, Any]:
         parts = urlsplit(self.postgres)

@@ -43,7 +43,7 @@ class SqliteSource(Query, frozen=True, kw_only=True):
             rows = cursor.fetchmany(self.rows_max + 1)
         if len(rows) > self.rows_max:
             raise self.too_many()
-        return table_of(columns, rows, self.place, say)
+        return table_of(columns, rows, self.place, say, self.categories)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,13 @@ import math
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from dca_proto import Table
 from dca_proto.cli.swarm_job import DataOptions, problem_of
 from dca_proto.errors import UsageError
 from dca_proto.runtime.table import read_csv
@@ -66,6 +68,35 @@ def test_a_device_gives_codes_and_indicators_and_counts_unknown_values(path: Pat
     assert "maybe" not in str(logs), "values are private"
     with pytest.raises(UsageError, match="no column 'town', for which categories are listed"):
         read_csv(path, {"town": ("a", "b")})
+
+
+def test_a_program_may_have_texts_with_listed_categories() -> None:
+    """As of a data frame: an array of objects. Another text is missing, and counted without what it is."""
+    rows = [[61.5, " drug", None], [NAN, "placebo", "f"], [70, "aspirin", "m"], [50, None, "f"]]
+    listed = {"arm": ("placebo", "drug"), "sex": ("f", "m")}
+    with capture_logs() as logs:
+        table = Table(["age", "arm", "sex"], np.array(rows, dtype=object), categories=listed)
+    assert table.columns == ("age", "arm", "arm=placebo", "arm=drug", "sex", "sex=f", "sex=m")
+    expected = [[61.5, 1, 1, NAN], [NAN, 0, 0, 0], [70, NAN, NAN, 1], [50, NAN, NAN, 0]]
+    np.testing.assert_array_equal(table.rows(("age", "arm", "arm=drug", "sex")), expected)
+    assert [entry["fields"] for entry in logs] == [{"arm": 1}]
+    assert "aspirin" not in str(logs)
+    table.append([[40, "drug", "m"]])
+    assert table.rows(("arm=drug", "sex"))[-1].tolist() == [1, 1]
+    empty = Table(["arm"], [], categories={"arm": ("a", "b")})
+    assert empty.rows(("arm=b",)).shape == (0, 1)
+    for columns, lists, message in (
+        (["age"], {"arm": ("a", "b")}, "column 'arm', which is not among the columns"),
+        (["arm"], {"arm": ("a",)}, "1 categories"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Table(columns, [], categories=lists)
+
+
+@pytest.mark.parametrize("columns", [5, None, [1, 2], "age"])
+def test_what_is_no_list_of_names_is_one_clear_error(columns: Any) -> None:
+    with pytest.raises(UsageError, match="expected a list of names"):
+        Table(columns, [])
 
 
 def test_a_table_on_one_machine_gives_what_a_device_gives(path: Path) -> None:

@@ -251,6 +251,21 @@ def test_odd_values_of_a_query_are_counted_once_and_not_shown(folder: Path) -> N
     assert entry["fields"] == {"x": 2}
 
 
+def test_a_query_may_return_texts_with_listed_categories(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "d.db")) as database, database:
+        database.execute("CREATE TABLE r (arm, age)")
+        database.executemany("INSERT INTO r VALUES (?, ?)", [("drug", 60), ("aspirin", 70), (None, 80), (1, 90)])
+    given = {"sqlite": "d.db", "query": "SELECT arm, age FROM r"}
+    with capture_logs() as logs:
+        feed = opened({**given, "categories": {"arm": ["placebo", "drug"]}}, folder)
+    assert feed.columns == ("arm", "arm=placebo", "arm=drug", "age")
+    rows = feed.rows(("arm", "arm=drug", "age"))
+    np.testing.assert_array_equal(rows, [[1, 1, 60], [NAN, NAN, 70], [NAN, NAN, 80], [NAN, NAN, 90]])
+    assert [entry["fields"] for entry in logs if "fields" in entry] == [{"arm": 2}]
+    with pytest.raises(InputError, match="no column 'sex', for which categories are listed"):
+        opened({**given, "categories": {"sex": ["f", "m"]}}, folder)
+
+
 def test_a_text_that_is_not_utf_8_is_missing_and_the_others_count(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "d.db")) as database, database:
         database.execute("CREATE TABLE r (x)")
