@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.categories import indicators
+from dca_proto.statistics.categories import encode_category, indicators
 from inference.bounds import Interval, as_interval, require
 from inference.errors import DataError, unknown
 
@@ -83,6 +83,11 @@ class Schema:
     def categories(self) -> dict[str, tuple[str, ...]]:
         """The labels of the columns that have some, in the order of their codes."""
         return {name: labels for name in self.columns if (labels := self.bounds[name].labels)}
+
+    @property
+    def labelled(self) -> dict[str, tuple[str, ...]]:
+        """The labels of all columns with bounds that have some, also of those of which indicators are columns."""
+        return {name: ends.labels for name, ends in self.bounds.items() if ends.labels}
 
     def with_indicators(self, codes: Collection[str] = ()) -> Schema:
         """Return the schema whose features with labels are their indicators but the first, as a regression needs them.
@@ -242,6 +247,31 @@ def by_name(X: Any, names: Sequence[str]) -> Any:
         if name not in found:
             raise unknown("column", name, "the data frame", found)
     return X[list(names)]
+
+
+def numbers_in(frame: Any, name: str, schema: Schema) -> Array:
+    """Return a column of a data frame as numbers: of texts with labels the codes, or one of their indicators.
+
+    Raises:
+        DataError: the frame lacks the column, or a cell is neither a number nor a label.
+    """
+    listed = schema.labelled
+    whole = {one: column for column in listed for one in indicators(column, listed)}
+    column = whole.get(name, name) if name not in frame.columns else name
+    if column not in frame.columns:
+        raise unknown("column", column, "the data frame", list(frame.columns))
+    cells = np.asarray(frame[column], dtype=object)
+    if column not in listed:
+        return _numbers(frame[column])
+    places = {column: 0} | {one: place for place, one in enumerate(indicators(column, listed), 1)}
+    encoded = [encode_category(cell if isinstance(cell, str) else "", listed[column])[places[name]] for cell in cells]
+    numbers = np.array(encoded, dtype=np.float64)
+    if lacking := np.flatnonzero(np.isnan(numbers)).tolist():
+        raise DataError(
+            f"row {lacking[0]} has none of the labels of {column!r}, which are {', '.join(listed[column])[:100]}; "
+            "correct it, or leave it out"
+        )
+    return numbers
 
 
 def rows_to_predict(X: Any, names: Sequence[str]) -> Array:

@@ -66,7 +66,7 @@ class JobClassifier(ClassifierMixin, JobEstimator):  # type: ignore[misc]
         fit = super()._over_rounds(rounds)
         assert self.schema is not None, "rounds need it"
         bounds = self.schema.bounds[self.schema.target]
-        self.classes_ = np.array([bounds.lower, bounds.upper])
+        self.classes_ = np.array(bounds.labels or [bounds.lower, bounds.upper])
         return fit
 
     def _keep(self, fit: Posterior) -> None:
@@ -114,7 +114,7 @@ class CategoryClassifier(ClassifierMixin, JobEstimator):  # type: ignore[misc]
         law: Categories = fit.predictor
         if not self._named_by_rows:
             self._name_features(law.features)
-            self.classes_ = law.codes
+            self.classes_ = np.array(law.texts or law.codes)
         self.coef_, self.coef_sd_ = np.atleast_2d(law.effects), np.atleast_2d(law.effect_sd)
         self.coef_interval_ = fit.slopes()[2].reshape(*self.coef_.shape, 2)
         for name, value in (("intercept_", law.offsets), ("intercept_sd_", law.offset_sd)):
@@ -123,9 +123,13 @@ class CategoryClassifier(ClassifierMixin, JobEstimator):  # type: ignore[misc]
 
 def numbered(estimator: JobEstimator, X: Any, y: Any) -> tuple[Array, Array]:
     """Check rows with classes; return each row's number of its class, and keep the labels as ``classes_``."""
-    X, y = validate_data(estimator, X, y, dtype=np.float64)
+    X, y = validate_data(estimator, estimator._coded(X), y, dtype=np.float64)
     check_classification_targets(y)
     labels, numbers = np.unique(y, return_inverse=True)
+    if estimator.schema is not None and (listed := estimator.schema.bounds[estimator.schema.target].labels):
+        if odd := sorted({*labels.tolist()} - {*listed}, key=str):
+            raise DataError(f"the target has {odd[0]!r}; expected its labels: {', '.join(listed)}")
+        labels, numbers = np.array(listed), np.array([listed.index(one) for one in y.tolist()])
     estimator.classes_ = labels
     if len(labels) < 2:
         raise DataError(f"all rows are of one class, {labels[0]!r}; expected rows of two classes")

@@ -33,7 +33,7 @@ from inference.jobs.examples import COUNT
 from inference.models.coefficients import Coefficients
 from inference.models.shrinkage import Shrinkage
 from inference.posterior import Posterior
-from inference.problem import Array, Schema
+from inference.problem import Array, Schema, numbers_in
 from inference.rounds import CostedRounds, Rounds, run
 
 
@@ -193,15 +193,30 @@ class JobEstimator(PrivateEstimator):
         for name, check in self._learns.own.items():
             check(name, getattr(self, name))
 
+    @property
+    def _schema(self) -> Schema | None:
+        """The schema as the job reads it: features with labels are indicators."""
+        return None if self.schema is None else self.job.read(self.schema, self.job_settings())
+
     def _validated(self, X: Any, y: Any) -> tuple[Array, Array]:
-        checked: tuple[Array, Array] = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        checked: tuple[Array, Array] = validate_data(self, self._coded(X), y, dtype=np.float64, y_numeric=True)
         return checked
+
+    def _checked(self, X: Any) -> Array:
+        return super()._checked(self._coded(X))
+
+    def _coded(self, X: Any) -> Any:
+        """Return a data frame with the columns of the schema as numbers, if it has labels; all else as it is."""
+        schema = self._schema
+        if schema is None or not schema.labelled or not hasattr(X, "columns"):
+            return X
+        return type(X)({name: numbers_in(X, name, schema) for name in schema.features})
 
     def _of_rows(self, X: Any, y: Any) -> Any:
         fit = self._learns.rows(*self._validated(X, y), self)
         names = getattr(self, "feature_names_in_", None)
-        if names is None and self.schema is not None and len(self.schema.features) == self.n_features_in_:
-            names = self.schema.features
+        if names is None and (schema := self._schema) is not None and len(schema.features) == self.n_features_in_:
+            names = schema.features
         return self._shrunk(fit, () if names is None else tuple(names))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
@@ -222,10 +237,10 @@ class JobEstimator(PrivateEstimator):
                     "so leave it out"
                 )
         own, rng = self.job_settings(), np.random.default_rng(getattr(self, "random_state", None))
-        known = Conditions(1, 0, 1.0, rng, kind=self.job.kinds[0])
-        self.job.check(self.schema, own)
-        outcome = run(self.job.make(self.schema, own, known), rounds)
-        posterior: Posterior = as_posterior(self.job.learned(outcome, self.schema, own, known))
+        known, schema = Conditions(1, 0, 1.0, rng, kind=self.job.kinds[0]), self.job.read(self.schema, own)
+        self.job.check(schema, own)
+        outcome = run(self.job.make(schema, own, known), rounds)
+        posterior: Posterior = as_posterior(self.job.learned(outcome, schema, own, known))
         changed = {name: getattr(self, name) for name in self.job.changeable}
         return posterior.refit(**changed) if more else posterior
 

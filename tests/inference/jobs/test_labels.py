@@ -6,6 +6,7 @@ import json
 from typing import Any, get_type_hints
 
 import numpy as np
+import pandas as pd
 import pytest
 from ideal_jobs import NODES, conditions, made
 
@@ -16,6 +17,7 @@ from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval, as_interval, parse_bounds
 from inference.errors import DataError
+from inference.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateOrdinalRegression
 from inference.jobs import NAMES, find
 from inference.jobs.estimates import rows_of
 from inference.jobs.settings import settings_from
@@ -154,3 +156,40 @@ def test_labels_on_a_command_line_have_an_option_of_their_own() -> None:
     """A mistyped number must not become a label."""
     with pytest.raises(DataError, match="--categories arm=placebo,drug"):
         parse_bounds("age=0:120,arm=placebo:drug")
+
+
+# --- estimators -------------------------------------------------------------------------------------------------------
+
+
+def frame_of(rows: Problem) -> pd.DataFrame:
+    """The same rows with their texts, as people have them."""
+    columns = dict(zip(rows.schema.columns, rows.rows.T, strict=True))
+    texts = {name: [BOUNDS[name][int(code)] for code in columns[name]] for name in rows.schema.categories}
+    return pd.DataFrame({**columns, **texts})
+
+
+@pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateOrdinalRegression])
+def test_an_estimator_takes_a_data_frame_with_texts(kind: type[Any]) -> None:
+    """Its fit is that of the codes' indicators, and it predicts texts; grades keep the order of their list."""
+    target = "sex" if kind is PrivateLogisticRegression else "stage"
+    rows = trial(target, "age", "arm")
+    frame, names = frame_of(rows), ("age", "arm=drug", "arm=both")
+    found = kind(schema=rows.schema).fit(frame[["age", "arm"]], frame[target])
+    plain = kind().fit(rows.with_indicators().X, rows.y)
+    np.testing.assert_allclose(found.coef_, plain.coef_)
+    assert tuple(found.classes_) == BOUNDS[target]
+    assert tuple(found.feature_names_in_) == names
+    predicted = found.predict(frame[["age", "arm"]])
+    codes = plain.predict(rows.with_indicators().X).astype(int)
+    assert predicted.tolist() == [BOUNDS[target][code] for code in codes]
+    with pytest.raises(DataError, match="row 0 has none of the labels of 'arm', which are placebo, drug, both"):
+        found.predict(pd.DataFrame({"age": [60.0], "arm": ["aspirin"]}))
+
+
+def test_an_estimator_over_rounds_asks_for_indicators() -> None:
+    """A code of three categories would be a number with one slope."""
+    rows = trial("age", "arm", "sex")
+    terms = JobTerms(epsilon=20.0, delta=1e-5, clients=CLIENTS, tolerate=20, computes=NODES)
+    seen = rows.with_indicators()
+    swarm = IdealSwarm(seen.rows, seen.schema.columns, terms, random=np.random.default_rng(3).bytes)
+    assert tuple(PrivateLinearRegression(schema=rows.schema).fit(swarm).feature_names_in_) == seen.schema.features
