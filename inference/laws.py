@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.draws import CHAINS, DRAWS
-from inference.jobs.estimates import Figure, of_draws
+from inference.jobs.estimates import Marginal, of_draws
 from inference.jobs.summary import HeldOut
 from inference.problem import Array, Problem
 
@@ -101,7 +101,7 @@ class Shrunk(NamedTuple):
     warmup: Array
     before: Array
 
-    def figures(self, others: Array, slopes: Array) -> list[Figure]:
+    def figures(self, others: Array, slopes: Array) -> list[Marginal]:
         """Return the figures of other coordinates, then of slopes. Args: draws in own units, ``(chains, draws, k)``."""
         priors = [None if np.isnan(one).any() else one for one in self.before.T]
         alone = [of_draws(others[..., place]) for place in range(others.shape[-1])]

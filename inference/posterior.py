@@ -46,7 +46,7 @@ from inference.draws import (
 )
 from inference.errors import DataError, unknown
 from inference.jobs.base import as_posterior
-from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, LEVEL, Estimate, Figure, figures, of_draws
+from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, LEVEL, Estimate, Marginal, figures, of_draws
 from inference.jobs.summary import Summary
 from inference.laws import Axes, Drawn, Draws, Moments, Predictive, Predictor, Sample
 from inference.problem import Array, Problem, Schema, rows_to_predict, times_to_predict
@@ -105,7 +105,7 @@ class Posterior:
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
-    def figures(self, name: str) -> list[Figure]:
+    def figures(self, name: str) -> list[Marginal]:
         """Return the figure of each number of a parameter, matrices row by row."""
         drawn, before = self.draws[name], self.prior.get(name)
         columns = drawn.reshape(*drawn.shape[:2], -1)
@@ -131,12 +131,12 @@ class Posterior:
 
         Unknown ones are nan.
         """
-        return _numbers_of([one.figure for one in self.estimates() if one.table == COEFFICIENTS])
+        return _numbers_of([one.marginal for one in self.estimates() if one.table == COEFFICIENTS])
 
     @property
-    def intercept(self) -> Figure:
+    def intercept(self) -> Marginal:
         """The intercept of a regression. Raises `DataError` if the model has none."""
-        found = [one.figure for one in self.estimates() if one.table == INTERCEPT]
+        found = [one.marginal for one in self.estimates() if one.table == INTERCEPT]
         if not found:
             raise DataError(f"model {self.model!r} has no intercept")
         return found[0]
@@ -296,13 +296,13 @@ class Posterior:
                 the constant prediction to compare with. test: rows to score on.
         """
         own = self.estimates(schema)
-        references: Sequence[Figure | None] = [None] * len(own)
+        references: Sequence[Marginal | None] = [None] * len(own)
         if reference is not None:
             references = self._figures_of(reference, schema)
         summary: Summary = {"warnings": list(self.warnings), **self._sampled(), **self.extras()}
         for estimate, other in zip(own, references, strict=True):
             if estimate.table == INTERCEPT:
-                summary["intercept"] = figures(estimate.figure, other)
+                summary["intercept"] = figures(estimate.marginal, other)
             elif estimate.table == COEFFICIENTS:
                 summary.setdefault("coefficients", []).append(estimate.row(other))
             else:
@@ -311,12 +311,12 @@ class Posterior:
         summary["test"] = self.predictor.held_out_scores(reference, train, test) if scored else None
         return summary
 
-    def _figures_of(self, reference: Any, schema: Schema | None) -> Sequence[Figure | None]:
+    def _figures_of(self, reference: Any, schema: Schema | None) -> Sequence[Marginal | None]:
         """Return the figures without privacy, in the order of the estimates."""
         if (match := getattr(self.predictor, "reference_figures", None)) is not None:
-            found: Sequence[Figure | None] = match(reference)
+            found: Sequence[Marginal | None] = match(reference)
             return found
-        return reference if isinstance(reference, list) else [one.figure for one in reference.estimates(schema)]
+        return reference if isinstance(reference, list) else [one.marginal for one in reference.estimates(schema)]
 
     def plot(
         self,
@@ -419,7 +419,7 @@ def tails_of(level: float) -> tuple[float, float]:
     return (1 - level) / 2, (1 + level) / 2
 
 
-def _numbers_of(figures: Sequence[Figure]) -> tuple[Array, Array, Array]:
+def _numbers_of(figures: Sequence[Marginal]) -> tuple[Array, Array, Array]:
     nothing = float("nan")
     return (
         np.array([one.mean for one in figures]),

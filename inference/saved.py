@@ -25,7 +25,7 @@ from dca_proto.errors import InputError
 from dca_proto.runtime.files import read_text
 from inference.columns import Standardisation
 from inference.errors import DataError
-from inference.jobs.estimates import COEFFICIENTS, ESTIMATES, INTERCEPT, Estimate, Figure
+from inference.jobs.estimates import COEFFICIENTS, ESTIMATES, INTERCEPT, Estimate, Marginal
 from inference.jobs.summary import (
     Ends,
     Figures,
@@ -193,14 +193,14 @@ def _rows(file: ResultFile) -> list[Estimate]:
     return rows
 
 
-def _figure(row: Figures) -> Figure:
+def _figure(row: Figures) -> Marginal:
     mean = float("nan") if row["estimate"] is None else row["estimate"]
-    return Figure(mean, row["estimate_sd"], _pair(row["interval_95"]), _pair(row["prior_interval_95"]))
+    return Marginal(mean, row["estimate_sd"], _pair(row["interval_95"]), _pair(row["prior_interval_95"]))
 
 
-def _naive(row: _Naive) -> Figure | None:
+def _naive(row: _Naive) -> Marginal | None:
     mean = row.get("naive")
-    return None if mean is None else Figure(mean, row.get("naive_sd"), _pair(row.get("naive_interval_95")))
+    return None if mean is None else Marginal(mean, row.get("naive_sd"), _pair(row.get("naive_interval_95")))
 
 
 def _pair(ends: Ends | None) -> tuple[float, float] | None:

@@ -76,7 +76,7 @@ def _(asked, mo, trial):
 
     cells = described.extras()["cells"]
     rows = [
-        f"| {one.name} | {one.figure.mean:.3g} | {interval(one.figure)} | {one.unit} |"
+        f"| {one.name} | {one.marginal.mean:.3g} | {interval(one.marginal)} | {one.unit} |"
         for one in described.estimates(trial.schema)
         if cells[one.name]["column"] in ("age", "severity") and "quartile" not in one.name
     ]

@@ -119,8 +119,8 @@ def measure(clients: int, epsilon: float, repeats: int, truths: dict[str, dict[s
         for one in posterior.estimates():
             cell = cells[one.name]
             truth = truths[cell["column"]].get(cell["figure"])
-            if truth is not None and one.figure.interval is not None:
-                low, high = one.figure.interval
+            if truth is not None and one.marginal.interval is not None:
+                low, high = one.marginal.interval
                 holds = low - 1e-3 * abs(truth) <= truth <= high * (1 + 1e-3)
                 held[cell["column"], cell["figure"], cell["group"]] += int(holds)
             elif truth is not None:

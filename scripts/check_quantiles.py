@@ -125,7 +125,7 @@ def measure(job: str, name: str, clients: int, epsilon: float, repeats: int, wit
     held, width, error, central = [], [], [], []
     for seed in range(repeats):
         x = law.draw(rng, clients)
-        figures = [one.figure for one in fitted(job, x, law.ends, epsilon, seed).estimates()]
+        figures = [one.marginal for one in fitted(job, x, law.ends, epsilon, seed).estimates()]
         ends = np.array([one.interval for one in figures])
         held.append((ends[:, 0] <= law.truth) & (law.truth <= ends[:, 1]))
         width.append(np.ptp(ends, axis=1))

@@ -72,8 +72,8 @@ def bars() -> dict[str, list[Bar]]:
     for words, kind, fitted in found:
         for one in fitted.estimates(train.schema):
             if one.name in STEPS:
-                step, (low, high) = STEPS[one.name][0], one.figure.interval
-                made[one.name].append(Bar(words, kind, *(step * value for value in (one.figure.mean, low, high))))
+                step, (low, high) = STEPS[one.name][0], one.marginal.interval
+                made[one.name].append(Bar(words, kind, *(step * value for value in (one.marginal.mean, low, high))))
     return made
 
 

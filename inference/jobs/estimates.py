@@ -40,8 +40,8 @@ COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
 _PLACES_MAX = 6  # after the decimal point; smaller numbers get an exponent
 
 
-class Figure(NamedTuple):
-    """A mean, with its standard deviation and the ends of its 95 % interval if they are known.
+class Marginal(NamedTuple):
+    """The law of one number: its mean, with standard deviation and the ends of the 95 % interval if they are known.
 
     Attributes:
         prior: the ends of the prior's central 95 % interval, for a posterior with a proper prior.
@@ -60,29 +60,29 @@ class Figure(NamedTuple):
         return float(contraction(np.ptp(self.interval), np.ptp(self.prior)))
 
 
-def normal(mean: float, sd: float) -> Figure:
-    """Return the figure of a normal law; its interval is 1.96 standard deviations to either side."""
+def normal(mean: float, sd: float) -> Marginal:
+    """Return the marginal of a normal law; its interval is 1.96 standard deviations to either side."""
     return student(mean, sd, np.inf)
 
 
-def student(mean: float, scale: float, degrees: float) -> Figure:
-    """Return the figure of Student's t about the mean.
+def student(mean: float, scale: float, degrees: float) -> Marginal:
+    """Return the marginal of Student's t about the mean.
 
     Args:
         scale: the standard error, reported as the standard deviation. degrees: of freedom; infinite means normal.
     """
     half_width = scale * float(ndtri(TAILS[1]) if np.isinf(degrees) else stdtrit(degrees, TAILS[1]))
-    return Figure(float(mean), float(scale), (float(mean) - half_width, float(mean) + half_width))
+    return Marginal(float(mean), float(scale), (float(mean) - half_width, float(mean) + half_width))
 
 
-def of_draws(array: NDArray[np.float64], prior: NDArray[np.float64] | None = None) -> Figure:
+def of_draws(array: NDArray[np.float64], prior: NDArray[np.float64] | None = None) -> Marginal:
     """Return mean, standard deviation and equal-tailed quantiles of draws of one number.
 
     Args:
         prior: draws of the same number from the prior, or None.
     """
     before = None if prior is None else _quantiles(prior)
-    return Figure(float(np.mean(array)), float(np.std(array)), _quantiles(array), before)
+    return Marginal(float(np.mean(array)), float(np.std(array)), _quantiles(array), before)
 
 
 def _quantiles(array: NDArray[np.float64]) -> tuple[float, float]:
@@ -94,22 +94,22 @@ class Estimate(NamedTuple):
     """One number of a posterior.
 
     Attributes:
-        name, unit: for people. figure: its mean, sd and intervals. table: its table in the summary.
+        name, unit: for people. marginal: its mean, sd and intervals. table: its table in the summary.
         axis: how a picture shows it, by a scale and a centre that are public or private, never from raw rows.
         place: its position on a curve. naive: the estimate without a model of the reports' noise.
     """
 
     name: str
     unit: str
-    figure: Figure
+    marginal: Marginal
     table: str = ESTIMATES
     axis: Standard | None = None
     place: Place | None = None
-    naive: Figure | None = None
+    naive: Marginal | None = None
 
-    def row(self, other: Figure | None) -> Row:
+    def row(self, other: Marginal | None) -> Row:
         """Return its row of the summary, with the estimate without privacy."""
-        row = cast(Row, {"name": self.name, "unit": self.unit, **figures(self.figure, other)})
+        row = cast(Row, {"name": self.name, "unit": self.unit, **figures(self.marginal, other)})
         if self.axis is not None:
             row["standard"] = self.axis
         if self.place is not None:
@@ -120,9 +120,9 @@ class Estimate(NamedTuple):
         return row
 
 
-def figures(private: Figure, nonprivate: Figure | None) -> Figures:
+def figures(private: Marginal, nonprivate: Marginal | None) -> Figures:
     """Return the figures of one estimate, without its name."""
-    other = nonprivate or Figure(np.nan)
+    other = nonprivate or Marginal(np.nan)
     return {
         "estimate": _plain(private.mean),
         "estimate_sd": _plain(private.sd),

@@ -32,7 +32,7 @@ from inference.jobs.estimates import (
     COEFFICIENTS,
     INTERCEPT,
     Estimate,
-    Figure,
+    Marginal,
     normal,
     score,
     standard_unit,
@@ -229,14 +229,14 @@ class Coefficients(NormalLaw):
         """Contraction of each coefficient, ``(d + 1,)`` (`inference.contraction`); None without a prior."""
         return None if self.priors is None else contraction(np.sqrt(np.diag(self.covariance)), self.priors[1])
 
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[Marginal]:
         """Return the figures of the intercept, then of each slope."""
         if self.shrunk is not None:
             own = self.in_own_units(self.shrunk.drawn)
             return self.shrunk.figures(own[INTERCEPT][..., None], own[COEFFICIENTS])
         mean, sd = np.r_[self.intercept, self.coefficients], np.r_[self.intercept_sd, self.coefficient_sd]
         if self.point:
-            return [Figure(float(value)) for value in mean]
+            return [Marginal(float(value)) for value in mean]
         before = self.priors or (0.0, None)
         return with_prior(mean, sd, before[0], before[1], degrees=self.degrees)
 
@@ -350,7 +350,7 @@ class Coefficients(NormalLaw):
 
 def with_prior(
     mean: Array, sd: Array, prior_mean: ArrayLike = 0.0, prior_sd: ArrayLike | None = None, degrees: float = inf
-) -> list[Figure]:
+) -> list[Marginal]:
     """Return figures of a normal (or Student's t) posterior, with the interval of the normal prior if there is one."""
     figures = [student(m, s, degrees) for m, s in zip(mean, sd, strict=True)]
     if prior_sd is None:
@@ -361,7 +361,7 @@ def with_prior(
 
 
 def rows_of_slopes(
-    figures: list[Figure], columns: tuple[str, ...], schema: Schema | None, link: str, scale: Array, by: str
+    figures: list[Marginal], columns: tuple[str, ...], schema: Schema | None, link: str, scale: Array, by: str
 ) -> list[Estimate]:
     """Return the rows of the table of an intercept and slopes.
 

@@ -67,7 +67,7 @@ def test_a_study_spends_one_budget() -> None:
     values = values_of("study")
     assert 0.999 * values["whole"].mu < values["mu"] <= values["whole"].mu
     found, exact = values["described"].estimates(), values["described_exactly"].estimates()
-    ends = [(one.figure.interval, other.figure.mean) for one, other in zip(found, exact, strict=True)]
+    ends = [(one.marginal.interval, other.marginal.mean) for one, other in zip(found, exact, strict=True)]
     held = [low - 0.5 <= truth <= high + 0.5 for (low, high), truth in ends]
     assert sum(held) / len(held) > 0.9, "quartiles end at bins"
     assert values["test"]["p_value"] > 0.01

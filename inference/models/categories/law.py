@@ -25,7 +25,7 @@ from dca_proto.statistics import CategoryScore
 from dca_proto.statistics.category_score import COUNT, chances_of
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, Figure, score, standard_unit
+from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, Marginal, score, standard_unit
 from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut, Standard
 from inference.laws import Draws, Slopes
@@ -142,7 +142,7 @@ class Categories(NormalLaw):
             Estimate(f"{kind} {name}", LOG_ODDS, one) for name, one in zip(offsets, figures[:heads], strict=True)
         ]
 
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[Marginal]:
         """Return the figures of thresholds or intercepts, then of effects."""
         if self.shrunk is not None:
             own = self._map @ self.shrunk.drawn[..., None]

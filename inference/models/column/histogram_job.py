@@ -20,7 +20,7 @@ from dca_proto.protocol.wire.kinds import Kind, LdpReport
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
-from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, normal
+from inference.jobs.estimates import SHARE, TAILS, Estimate, Marginal, normal
 from inference.jobs.examples import COUNT, QUICK_DRAWS, Clean, Example
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings
 from inference.jobs.settings import Numbers, given, one_of, require_positive, setting, within
@@ -156,7 +156,7 @@ class Histogram(ReportJob):
         prior = f"Dirichlet prior of concentration {settings.concentration:g}"
         return f"share of {column} in each of {count} categories, by {settings.mechanism}; {prior}; {settings.words}"
 
-    def reference(self, train: Problem, settings: Settings) -> list[Figure]:
+    def reference(self, train: Problem, settings: Settings) -> list[Marginal]:
         """Return the posterior of each category's share given the raw rows, with the same prior: a Beta law."""
         inner = np.asarray(edges_of(train.schema, settings)[1:-1])
         values = train.present(train.schema.column(settings.column))
@@ -166,4 +166,4 @@ class Histogram(ReportJob):
         mean, (low, high) = alpha / total, betaincinv(alpha, total - alpha, np.reshape(TAILS, (2, 1)))
         sd = np.sqrt(mean * (1 - mean) / (total + 1))
         columns = (array.tolist() for array in (mean, sd, low, high))
-        return [Figure(m, s, (least, most)) for m, s, least, most in zip(*columns, strict=True)]
+        return [Marginal(m, s, (least, most)) for m, s, least, most in zip(*columns, strict=True)]

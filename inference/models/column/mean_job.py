@@ -25,7 +25,7 @@ from inference.columns import COUNT_WEIGHT, COUNT_WEIGHT_L1
 from inference.draws import DRAWS
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
-from inference.jobs.estimates import Estimate, Figure, normal, of_draws
+from inference.jobs.estimates import Estimate, Marginal, normal, of_draws
 from inference.jobs.examples import QUICK_DRAWS, Clean, Example
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings
 from inference.jobs.settings import given, one_of, require_count, require_finite, require_positive, setting
@@ -123,7 +123,7 @@ def _table(posterior: Posterior, aggregate: NoisyAggregate, family: Family, sche
     ]
 
 
-def _moments(family: Family, values: Array) -> list[Figure]:
+def _moments(family: Family, values: Array) -> list[Marginal]:
     """Return mean, standard deviation and the parameter that follows from the mean, with their standard errors.
 
     Intervals are those of large samples, for any law: normal for mean and standard deviation. The parameter's interval
@@ -137,7 +137,7 @@ def _moments(family: Family, values: Array) -> list[Figure]:
         near, interval = [family.of_mean(mean + error), family.of_mean(mean - error)], figures[0].interval
         assert interval is not None, "a normal figure has an interval"
         low, high = sorted(map(family.of_mean, interval))
-        figures.append(Figure(family.of_mean(mean), abs(near[0] - near[1]) / 2, (low, high)))
+        figures.append(Marginal(family.of_mean(mean), abs(near[0] - near[1]) / 2, (low, high)))
     return figures
 
 
@@ -182,6 +182,6 @@ class Mean(ReportJob):
         clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and reported by {settings.mechanism}"
         return f"mean and spread of {column} ({settings.family}) where it is not missing, {clipped}; {settings.words}"
 
-    def reference(self, train: Problem, settings: Settings) -> list[Figure]:
+    def reference(self, train: Problem, settings: Settings) -> list[Marginal]:
         """Return the same figures of the raw values that are there, unclipped."""
         return _moments(FAMILIES[settings.family], train.present(train.schema.column(settings.column)))

@@ -32,7 +32,7 @@ from dca_proto.wording import digits
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError
-from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure
+from inference.jobs.estimates import SHARE, TAILS, Estimate, Marginal
 from inference.jobs.settings import require_choice, require_count, require_positive, within
 from inference.jobs.summary import Standard, Summary
 from inference.mcmc.sums import NoisySums
@@ -261,7 +261,7 @@ class Conjugate:
             numbers = (np.ravel(one).tolist() for one in (mean, sd[name], *ends[name], *before[name]))
             axis: Standard | None = {"unit": SHARE, "scale": 1.0, "centre": 0.0} if name == "theta" else None
             for row, m, s, low, high, *prior in zip(named, *numbers, strict=True):
-                figure = Figure(m, s, (low, high), (prior[0], prior[1]))
+                figure = Marginal(m, s, (low, high), (prior[0], prior[1]))
                 if name == tailed and not low <= m <= high:
                     figure = figure._replace(mean=float(self.quantile(0.5)[name]), sd=None)
                 if name == tailed and hidden:

@@ -33,7 +33,7 @@ from inference.columns import Standardisation, standardisation
 from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.estimates import BY_SD, SHARE, TAILS, Estimate, Figure, of_draws, score, student
+from inference.jobs.estimates import BY_SD, SHARE, TAILS, Estimate, Marginal, of_draws, score, student
 from inference.jobs.examples import PAIRS, Clean, Example
 from inference.jobs.settings import JobSettings, given, require_count, require_positive, require_share, setting, within
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
@@ -153,7 +153,7 @@ class MixtureLaw:
                 rows.append(Estimate(f"{place}: sd of {name}", unit, moments[2 * j + 1], axis=axis))
         return rows
 
-    def reference_figures(self, reference: Any) -> list[Figure | None]:
+    def reference_figures(self, reference: Any) -> list[Marginal | None]:
         """Match each component with the nearest one of the reference without privacy, one to one."""
         from scipy.optimize import linear_sum_assignment
 
@@ -254,10 +254,10 @@ class MixtureLaw:
         )
 
 
-def _points(weights: Array, means: Array, sds: Array, k: int) -> list[Figure]:
+def _points(weights: Array, means: Array, sds: Array, k: int) -> list[Marginal]:
     """Return component k's weight, then mean and standard deviation of each column, without intervals."""
     pairs = zip(means[k], sds[k], strict=True)
-    return [Figure(float(weights[k])), *(Figure(float(number)) for pair in pairs for number in pair)]
+    return [Marginal(float(weights[k])), *(Marginal(float(number)) for pair in pairs for number in pair)]
 
 
 def gaussian_mixture(

@@ -43,7 +43,7 @@ from dca_proto.statistics.nested import SPLIT
 from dca_proto.wording import listed
 from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError
-from inference.jobs.estimates import TAILS, Estimate, Figure
+from inference.jobs.estimates import TAILS, Estimate, Marginal
 from inference.posterior import Posterior
 from inference.problem import Array, Schema
 
@@ -207,7 +207,7 @@ def posterior_of(
         unit = "" if schema is None else schema.units.get(column, "")
         ends = np.quantile(drawn, TAILS, axis=0).T
         figures = [
-            Figure(float(value), float(sd), cumulative.outward(*map(float, pair)), (float(vague[0]), float(vague[1])))
+            Marginal(float(value), float(sd), cumulative.outward(*map(float, pair)), (float(vague[0]), float(vague[1])))
             for value, sd, pair in zip(best, drawn.std(axis=0), ends, strict=True)
         ]
         return [Estimate(f"{label} of {column}", unit, one) for label, one in zip(labels, figures, strict=True)]

@@ -17,7 +17,7 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Standardisation
 from inference.draws import Sampling
-from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Estimate, Figure, normal, of_draws
+from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Estimate, Marginal, normal, of_draws
 from inference.jobs.summary import Summary
 from inference.laws import Draws
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes
@@ -82,9 +82,9 @@ class NewSite(DrawnRows):
         super().__init__(linear, draws)
         object.__setattr__(self, "_names", tuple(names))
 
-    def reference_figures(self, reference: Posterior) -> list[Figure | None]:
+    def reference_figures(self, reference: Posterior) -> list[Marginal | None]:
         """Return the reference's figures in the order of this table, None for sites that it does not have."""
-        others = {one.name: one.figure for one in reference.estimates()}
+        others = {one.name: one.marginal for one in reference.estimates()}
         return [others.get(name) for name in self._names]  # type: ignore[attr-defined]
 
 

@@ -212,7 +212,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         self._name_features(law.columns.features)
         self.group_coef_, self.group_coef_sd_ = law.group_effects
         self.coef_, self.coef_sd_ = law.coefficients, law.coefficient_sd
-        every = np.array([one.figure.interval for one in fit.estimates()])  # of groups, then of features
+        every = np.array([one.marginal.interval for one in fit.estimates()])  # of groups, then of features
         self.group_coef_interval_, self.coef_interval_ = np.split(every, [len(self.group_coef_)])
 
 

@@ -207,7 +207,7 @@ def _posterior(
         for place in range(len(grid.names))
         for name, figure in zip(_cell_names(rows, release, place), release.shares(place), strict=False)
     ]
-    sd = np.array([[one.figure.mean, one.figure.sd or 0.0] for one in named])
+    sd = np.array([[one.marginal.mean, one.marginal.sd or 0.0] for one in named])
     draws = (sd[:, 0] + sd[:, 1] * rng.standard_normal((_CHAINS, _DRAWS, len(named)))).clip(0.0, 1.0)
     fits = marginal_fits(release, rows)
     worst = max(fits, key=lambda fit: fit["released_distance"] - fit["noise_distance"])
@@ -254,7 +254,7 @@ def _matched(own: Posterior, reference: Posterior | None) -> Any:
     """Return the figures without privacy of the estimates, by name; the share of a cell that is left out is known."""
     if reference is None:
         return None
-    known = {one.name: one.figure for one in reference.estimates()}
+    known = {one.name: one.marginal for one in reference.estimates()}
     return [known.get(one.name) for one in own.estimates()]
 
 

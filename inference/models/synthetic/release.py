@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.statistics import Marginals
-from inference.jobs.estimates import TAILS, Figure
+from inference.jobs.estimates import TAILS, Marginal
 from inference.models.synthetic.grid import Cells, Places, Table
 from inference.problem import Array
 
@@ -75,7 +75,7 @@ class Release:
             for table in self.tables[: len(self.statistic.columns)]
         )
 
-    def shares(self, place: int) -> list[Figure]:
+    def shares(self, place: int) -> list[Marginal]:
         """Return the share of each kept cell of a column, with the noise and the chance of who takes part."""
         table, n = self.tables[place], self.number
         found = []
@@ -83,7 +83,7 @@ class Release:
             share = float(np.clip(count / n, 0.0, 1.0))
             sd = sqrt((table.sd / n) ** 2 + share * (1 - share) / n)
             ends = max(0.0, share - _NORMAL * sd), min(1.0, share + _NORMAL * sd)
-            found.append(Figure(share, sd, ends))
+            found.append(Marginal(share, sd, ends))
         return found
 
 

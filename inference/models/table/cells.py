@@ -26,7 +26,7 @@ from scipy.special import ndtr, ndtri
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.statistics import NestedCounts, Table
 from dca_proto.statistics.statement import evaluated_bits
-from inference.jobs.estimates import TAILS, Figure
+from inference.jobs.estimates import TAILS, Marginal
 from inference.models.quantiles.distribution import Cumulative
 from inference.problem import Array
 
@@ -41,7 +41,7 @@ _NORMAL = float(ndtri(TAILS[1]))
 class Law(NamedTuple):
     """One figure, and draws of it, shape ``(KEPT,)``."""
 
-    figure: Figure
+    marginal: Marginal
     draws: Array
 
 
@@ -227,8 +227,8 @@ class Cell:
         about = mean + np.sqrt(variance / counts) * rng.standard_t(np.maximum(counts - 1, 1.0))
         sd = _law(np.sqrt(scaled).clip(0.0, (high - low) / 2))
         if self.variance_score < _NORMAL:
-            assert sd.figure.interval is not None, "it is of draws"
-            sd = sd._replace(figure=sd.figure._replace(interval=(0.0, sd.figure.interval[1])))
+            assert sd.marginal.interval is not None, "it is of draws"
+            sd = sd._replace(marginal=sd.marginal._replace(interval=(0.0, sd.marginal.interval[1])))
         return _law(about.clip(low, high)), sd
 
     def number(self, rng: np.random.Generator) -> Law:
@@ -238,7 +238,7 @@ class Cell:
         low, high = np.quantile(drawn, TAILS)
         lowest = 0 if number - _NORMAL * sd <= 0 else floor(low + _SLACK)
         highest = rows if number + _NORMAL * sd >= rows else ceil(high - _SLACK)
-        return Law(Figure(round(drawn.mean()), float(drawn.std()), (float(lowest), float(highest))), drawn[:KEPT])
+        return Law(Marginal(round(drawn.mean()), float(drawn.std()), (float(lowest), float(highest))), drawn[:KEPT])
 
     def quartiles(self, rng: np.random.Generator) -> list[Law]:
         """Return the quartiles, of a column with bins."""
@@ -249,7 +249,7 @@ class Cell:
         pairs = np.quantile(drawn, TAILS, axis=0).T
         return [
             Law(
-                Figure(
+                Marginal(
                     float(value), float(own.std()), self.ends if self.is_hidden else found.outward(*map(float, pair))
                 ),
                 own,
@@ -279,7 +279,7 @@ class Cell:
             none, every = (counts[:, place] <= 0).mean(), (counts[:, place] >= counts.sum(axis=1)).mean()
             low, high = (0.0 if none > TAILS[0] else low), (1.0 if every > TAILS[0] else high)
             mean = own[place] / own.sum() if own.sum() > 0 else 1 / len(own)
-            figure = Figure(float(mean), float(drawn[:, place].std()), (float(low), float(high)))
+            figure = Marginal(float(mean), float(drawn[:, place].std()), (float(low), float(high)))
             laws.append(Law(figure, drawn[:KEPT, place]))
         return laws
 
@@ -297,4 +297,4 @@ def between(mean: Array | float, sd: Array | float, low: Array | float, high: Ar
 
 def _law(draws: Array) -> Law:
     low, high = np.quantile(draws, TAILS)
-    return Law(Figure(float(draws.mean()), float(draws.std()), (float(low), float(high))), draws[:KEPT])
+    return Law(Marginal(float(draws.mean()), float(draws.std()), (float(low), float(high))), draws[:KEPT])

@@ -15,7 +15,7 @@ from dca_proto.wording import listed
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
-from inference.jobs.estimates import SHARE, Estimate, Figure
+from inference.jobs.estimates import SHARE, Estimate, Marginal
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.settings import JobSettings, require_count, setting
 from inference.jobs.summary import Standard, Summary, TableCell
@@ -178,10 +178,10 @@ def comparison(
     difference = f"difference of {column} = {ends.text(ends.upper)}" if columns.coded[0] else "difference"
 
     def table(_: Schema | None) -> list[Estimate]:
-        rows = [Estimate(name, of, law.figure, axis=shares if of == SHARE else None) for name, of, law, _ in named]
+        rows = [Estimate(name, of, law.marginal, axis=shares if of == SHARE else None) for name, of, law, _ in named]
         if result.difference is not None:
             best, low, high = result.difference
-            figure = Figure(best, (high - low) / 3.92, (low, high))
+            figure = Marginal(best, (high - low) / 3.92, (low, high))
             rows.insert(0, Estimate(f"{difference}, {apart}", SHARE if columns.coded[0] else unit, figure))
         return rows
 

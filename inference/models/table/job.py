@@ -135,7 +135,7 @@ def posterior_of(
     def table(_: Schema | None) -> list[Estimate]:
         shares = Standard(unit=SHARE, scale=1.0, centre=0.0)
         return [
-            Estimate(name, line.unit, law.figure, axis=shares if line.unit == SHARE else None)
+            Estimate(name, line.unit, law.marginal, axis=shares if line.unit == SHARE else None)
             for name, line, law in named
         ]
 

@@ -35,7 +35,7 @@ from dca_proto.report.charts import (
 )
 from dca_proto.report.reading import KINDS, read_page
 from dca_proto.runtime.files import whole_file
-from inference.jobs.estimates import Estimate, Figure
+from inference.jobs.estimates import Estimate, Marginal
 from inference.jobs.picture import Kind, forest
 
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "form", "input", "a", "base", "foreignObject", "image"}
@@ -163,7 +163,7 @@ def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
         assert svg(chart, 350, "t").startswith("<svg")
     assert svg(bars([("a", figure, "w"), ("b", 0.0, "w")], caption="c"), 350, "t").startswith("<svg")
     assert svg(timeline([Lane("a", [(0.0, figure, 0)])], 0.0, figure, {"p": 0}, caption="c"), 350, "t")
-    one = Estimate("a", "unit", Figure(0.0, 1.0, (-figure, figure))).row(None)
+    one = Estimate("a", "unit", Marginal(0.0, 1.0, (-figure, figure))).row(None)
     draw = partial(forest, rows=[one], kinds=[Kind("estimate", "private", "#0072b2", "o")])
     assert svg(panels([("unit", 1, draw)], ["private"], caption="c"), 350, "t").startswith("<svg")
 

@@ -23,7 +23,7 @@ from inference.columns import Standardisation
 from inference.jobs import find
 from inference.jobs.estimates import (
     Estimate,
-    Figure,
+    Marginal,
     figures,
     interval_words,
     normal,
@@ -138,7 +138,7 @@ def test_a_component_has_a_beta_weight_and_a_students_mean() -> None:
     columns = Standardisation(("a",), np.array([10.0]), np.array([5.0]), np.ones(1))
     schema = Schema(("a",), "y", {"a": Interval(0, 20), "y": Interval(0, 1)})
     fit = MixtureLaw(schema, columns, posterior, NO_NOISE, None, 1, "", 12, True)  # type: ignore[arg-type]
-    weight, mean, sd = (one.figure for one in fit.estimates()[3:])
+    weight, mean, sd = (one.marginal for one in fit.estimates()[3:])
     student_t = st.t(5, 10 + 5 * 0.1, 5 * (0.3 / (2.5 * 2)) ** 0.5)
     assert weight.interval == pytest.approx(st.beta(3, 9).interval(LEVEL), abs=0.15 * st.beta(3, 9).std())
     assert mean.interval == pytest.approx(student_t.interval(LEVEL), abs=0.3 * student_t.std())
@@ -213,12 +213,12 @@ def test_a_table_of_sites_with_long_numbers_fits_80_columns() -> None:
 
 
 def test_points_beside_intervals_and_different_units_are_labelled() -> None:
-    point = Estimate("a", "kg per cm", Figure(1.0)).row(normal(1.0, 0.1))
+    point = Estimate("a", "kg per cm", Marginal(1.0)).row(normal(1.0, 0.1))
     title, names, cells = table_of({"private": False}, [point], compared=True)
     assert title == "estimates; without privacy: mean [95 % interval], kg per cm"
     assert names == ["", "not private", "not covered by ε:\nwithout privacy"]
     assert cells == [["a", "1", "1.000 [0.80, 1.20]"]]
-    other = Estimate("b", "kg per s", Figure(1.0)).row(None)
+    other = Estimate("b", "kg per s", Marginal(1.0)).row(None)
     title, names, cells = table_of({"private": True}, [point, other], compared=False)
     assert (title, names[-1], [one[-1] for one in cells]) == ("estimates", "unit", ["kg per cm", "kg per s"])
 

@@ -101,7 +101,7 @@ def learned(name: str, kind: str, settings: dict[str, Any]) -> tuple[Posterior, 
 
 def numbers(found: Posterior, schema: Schema | None = None) -> np.ndarray:
     """Means, sds and the ends of intervals and of the prior's, of all estimates."""
-    unknown, figures = (np.nan, np.nan), [one.figure for one in found.estimates(schema)]
+    unknown, figures = (np.nan, np.nan), [one.marginal for one in found.estimates(schema)]
     return np.array([[f.mean, f.sd or 0, *(f.interval or unknown), *(f.prior or unknown)] for f in figures])
 
 

@@ -172,10 +172,10 @@ def test_a_file_keeps_draws_table_and_predictions(link: str, tmp_path: Path) -> 
     np.testing.assert_allclose(after.predict(X), before.predict(X), rtol=1e-6)
     np.testing.assert_allclose(after.predict_interval(X), before.predict_interval(X), rtol=0.02, atol=0.01)
     for own, other in zip(after.estimates(), before.estimates(), strict=True):
-        assert own.figure[:2] == pytest.approx(other.figure[:2])
-        assert own.figure.interval == pytest.approx(other.figure.interval)
-        assert own.figure.prior == pytest.approx(other.figure.prior)
-    assert [one.figure.prior is None for one in before.estimates()][:2] == [True, False]
+        assert own.marginal[:2] == pytest.approx(other.marginal[:2])
+        assert own.marginal.interval == pytest.approx(other.marginal.interval)
+        assert own.marginal.prior == pytest.approx(other.marginal.prior)
+    assert [one.marginal.prior is None for one in before.estimates()][:2] == [True, False]
     assert any("doubt" in one for one in after.warnings)
 
 
@@ -240,10 +240,10 @@ def test_laws_of_categories_and_hazards_shrink_alike(before: Any) -> None:
     plain, shrunk = before.posterior(), after.posterior()
     for own, other in zip(shrunk.estimates(), plain.estimates(), strict=True):
         held = own.name in effects or own.name.startswith(("threshold", "intercept", "arm"))
-        ratio = abs(own.figure.mean / other.figure.mean)
+        ratio = abs(own.marginal.mean / other.marginal.mean)
         assert (0.85 < ratio < 1.15) if held else ratio < 0.85, own.name
     drawn = next(iter(shrunk.draws.values())).reshape(-1, len(before.shrinkable().places))
-    slopes = [one.figure.mean for one in shrunk.estimates()][-drawn.shape[1] :]
+    slopes = [one.marginal.mean for one in shrunk.estimates()][-drawn.shape[1] :]
     if not isinstance(before, Hazards):
         slopes = list(shrunk.slopes()[0])
     np.testing.assert_allclose(drawn.mean(axis=0), slopes)

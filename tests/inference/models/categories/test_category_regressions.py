@@ -205,7 +205,7 @@ def test_a_law_predicts_draws_and_refits(ordered: bool) -> None:
     again = posterior.refit(prior_sd=2.0)
     np.testing.assert_allclose(again.predictor.mean, law.mean)
     for estimate in posterior.estimates():
-        assert estimate.figure.prior is not None
+        assert estimate.marginal.prior is not None
 
 
 def test_a_missing_target_and_codes_between_whole_numbers_do_not_count() -> None:

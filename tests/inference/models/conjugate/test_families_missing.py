@@ -143,12 +143,12 @@ def test_absurd_bounds_of_an_exponential_law_leave_its_rate_open(wide: float) ->
         low, high = result.quantile([0.025, 0.975])["rate"]
         hits += bool(low <= 1.0 <= high)
         (rate,) = result.estimates()
-        mean = rate.figure.mean
+        mean = rate.marginal.mean
         assert mean is not None
         assert low <= mean <= high, "the tail up to where the prior ends has no estimate within the interval"
         hidden = [text for text in result.warnings if "the noise hides the rate of x, which is at least" in text]
         assert bool(hidden) == (high > 100 * low)
-        assert not hidden or about_contraction(["rate"], [rate.figure.contraction]) == []
+        assert not hidden or about_contraction(["rate"], [rate.marginal.contraction]) == []
         assert hidden or wide < 1e4, "neither right nor a warning"
     assert hits > 11
 

@@ -43,7 +43,7 @@ def fitted(
 
 
 def intervals(posterior: Posterior) -> np.ndarray:
-    return np.array([one.figure.interval for one in posterior.estimates()])
+    return np.array([one.marginal.interval for one in posterior.estimates()])
 
 
 def noisy(x: np.ndarray, sd: float, levels: int = 3, seed: int = 1) -> tuple[Cumulative, np.ndarray, np.ndarray]:
@@ -97,7 +97,7 @@ def test_without_noise_quantiles_are_those_of_the_values() -> None:
     posterior = posterior_of(Cumulative.exact(statistic, x), QUARTILES, rng=np.random.default_rng(0))
     bin_width = 30 / 4**5
     for estimate, truth in zip(posterior.estimates(), np.quantile(x, QUARTILES), strict=True):
-        assert estimate.figure.mean == pytest.approx(truth, abs=bin_width)
+        assert estimate.marginal.mean == pytest.approx(truth, abs=bin_width)
     density = 0.7 * 0.25  # near the median, about
     assert np.ptp(intervals(posterior)[1]) < 4 * 1.96 * 0.5 / np.sqrt(len(x)) / density + 2 * bin_width
 
@@ -192,8 +192,8 @@ def test_other_quantiles_come_from_the_same_round() -> None:
     again = posterior.refit(probabilities=(0.9,))
     (only,) = again.estimates()
     assert only.name == "quantile 0.9 of y"
-    assert only.figure.interval is not None
-    assert only.figure.interval[0] < 20 + 3 * 1.2816 < only.figure.interval[1]
+    assert only.marginal.interval is not None
+    assert only.marginal.interval[0] < 20 + 3 * 1.2816 < only.marginal.interval[1]
 
 
 def test_a_quantile_in_an_outer_bin_is_remarked() -> None:

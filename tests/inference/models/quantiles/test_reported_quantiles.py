@@ -43,7 +43,7 @@ def fitted(x: np.ndarray, epsilon: float = 2.0, seed: int = 0, levels: int = 2) 
 
 
 def intervals(posterior: Posterior) -> np.ndarray:
-    return np.array([one.figure.interval for one in posterior.estimates()])
+    return np.array([one.marginal.interval for one in posterior.estimates()])
 
 
 def test_each_client_reports_once_and_groups_are_disjoint() -> None:
@@ -115,8 +115,8 @@ def test_other_quantiles_come_from_the_same_reports() -> None:
     posterior = fitted(np.random.default_rng(0).normal(20, 3, 3000), 4.0)
     (only,) = posterior.refit(probabilities=(0.9,)).estimates()
     assert only.name == "quantile 0.9 of y"
-    assert only.figure.interval is not None
-    assert only.figure.interval[0] < 20 + 3 * 1.2816 < only.figure.interval[1]
+    assert only.marginal.interval is not None
+    assert only.marginal.interval[0] < 20 + 3 * 1.2816 < only.marginal.interval[1]
     assert posterior.attrs["epsilon"] == 4.0
 
 

@@ -262,7 +262,7 @@ def test_the_reference_has_the_sites_of_a_column() -> None:
         data, X=np.c_[data.X[:, 0], site], y=np.clip(data.X[:, 0] + 0.5 * site + rng.normal(size=len(site)), -6, 6)
     )
     found = REGRESSION.reference(data, REGRESSION.settings(site="b"))
-    figures = {one.name: one.figure.mean for one in found.estimates()}
+    figures = {one.name: one.marginal.mean for one in found.estimates()}
     assert [figures[f"b {code}"] for code in range(-2, 3)] == pytest.approx([-1, -0.5, 0, 0.5, 1], abs=0.25)
     assert figures["a"] == pytest.approx(1, abs=0.15)
     assert REGRESSION.reference(data, REGRESSION.settings()) is None

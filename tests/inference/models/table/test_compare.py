@@ -59,7 +59,7 @@ def test_without_noise_it_is_welchs_t() -> None:
     assert test["p_value"] == pytest.approx(expected.pvalue, rel=2e-3)
     assert test["degrees_below"] == pytest.approx(expected.df, rel=1e-3)
     low, high = expected.confidence_interval()
-    figure = found.estimates()[0].figure
+    figure = found.estimates()[0].marginal
     assert figure.interval == pytest.approx((low, high), abs=0.03)
 
 
@@ -146,8 +146,8 @@ def test_intervals_of_a_difference_hold(codes: int, truth: float) -> None:
         settings = {"codes": True} if codes else {}
         first = fitted(data, 1.0, seed, **settings).estimates()[0]
         assert first.name in ("difference, arm 1 less arm 2", "difference of y = 1, arm 1 less arm 2")
-        assert first.figure.interval is not None
-        held += first.figure.interval[0] <= truth <= first.figure.interval[1]
+        assert first.marginal.interval is not None
+        held += first.marginal.interval[0] <= truth <= first.marginal.interval[1]
     assert held >= 15
 
 

@@ -56,7 +56,7 @@ def fitted(data: Problem, epsilon: float = 4.0, seed: int = 0, **settings: Any) 
 
 
 def figures(posterior: Posterior) -> dict[str, Any]:
-    return {one.name: one.figure for one in posterior.estimates()}
+    return {one.name: one.marginal for one in posterior.estimates()}
 
 
 @pytest.fixture(scope="module")
