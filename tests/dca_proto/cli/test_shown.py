@@ -201,7 +201,21 @@ def test_the_picture_has_warnings_and_the_unit_of_the_time(tmp_path: Path, monke
 def test_estimates_of_one_size_share_an_axis() -> None:
     near: Any = [row("a", unit="h"), row("b", unit="h", interval_95=[1.0, 1.5])]
     far: Any = [row("c", unit="h", interval_95=[900.0, 901.0]), row("d", unit="kg")]
-    assert [[one["name"] for one in group] for group in _groups([*near, *far])] == [["a", "b"], ["c"], ["d"]]
+    assert [[one["name"] for one in group] for _, group in _groups([*near, *far], {})] == [["a", "b"], ["c"], ["d"]]
+
+
+def test_a_table_has_panels_for_each_column() -> None:
+    """Mean and median in one unit, the standard deviation apart; shares of a column together, and not with others'."""
+    share: Any = {"standard": {"unit": "share", "scale": 1.0, "centre": 0.0}}
+    figures = [("age", "mean", {}), ("age", "sd", {}), ("age", "median", {}), ("sex", "f", share), ("arm", "a", share)]
+    names = [f"{column} {figure}" for column, figure, _ in figures]
+    rows: Any = [row(name, **more) for name, (_, _, more) in zip(names, figures, strict=True)]
+    cells: Any = {
+        name: {"column": column, "figure": figure, "group": "all"}
+        for name, (column, figure, _) in zip(names, figures, strict=True)
+    }
+    found = [(title, [one["name"] for one in group]) for title, group in _groups(rows, cells)]
+    assert found == [("age", ["mean", "median"]), ("", ["sd"]), ("sex", ["f"]), ("arm", ["a"])]
 
 
 def test_error_bars_of_several_curves_stand_beside_each_other() -> None:
