@@ -106,9 +106,10 @@ def parse_bounds(text: str) -> dict[str, Interval]:
         column, _, ends = part.rpartition("=")
         if not column or column in bounds:
             raise DataError(f"bounds {part!r}: expected COL=LO:HI, each column once")
-        bounds[column] = as_interval(column, ends.split(":"))
-        if labels := bounds[column].labels:
-            raise DataError(f"bounds {part!r} are texts; give them as {categories_option(column, labels)}")
+        given = ends.split(":")
+        if len(given) > 1 and not any(map(is_number, given)):
+            raise DataError(f"bounds {part!r} are texts; give them as {categories_option(column, given)}")
+        bounds[column] = _between(column, given)
     return bounds
 
 
@@ -127,15 +128,20 @@ def read_bounds(path: Path) -> dict[str, Interval]:
 
 
 def as_interval(column: str, ends: object) -> Interval:
-    """Convert two numbers, or texts of two, to an interval; labels, two or more texts, to that of their codes.
+    """Convert two numbers to an interval; labels, two or more texts, to that of their codes.
 
     Raises `DataError` for anything else.
     """
     if isinstance(ends, Interval):
         return ends
     given: list[Any] = list(ends) if isinstance(ends, list | tuple) else [ends]
-    if len(given) > 1 and all(isinstance(end, str) and not is_number(end) for end in given):
+    if len(given) > 1 and all(isinstance(end, str) for end in given):
         return Interval.of_labels(column, given)
+    return _between(column, given)
+
+
+def _between(column: str, given: Sequence[Any]) -> Interval:
+    """Return the interval between two numbers, or texts of two. Raises `DataError` for anything else."""
     try:
         low, high = map(float, given)
     except (TypeError, ValueError):

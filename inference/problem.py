@@ -264,7 +264,7 @@ def numbers_in(frame: Any, name: str, schema: Schema) -> Array:
     if column not in listed:
         return _numbers(frame[column])
     places = {column: 0} | {one: place for place, one in enumerate(indicators(column, listed), 1)}
-    encoded = [encode_category(cell if isinstance(cell, str) else "", listed[column])[places[name]] for cell in cells]
+    encoded = [encode_category(cell, listed[column])[places[name]] for cell in cells]
     numbers = np.array(encoded, dtype=np.float64)
     if lacking := np.flatnonzero(np.isnan(numbers)).tolist():
         raise DataError(

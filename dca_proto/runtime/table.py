@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
-from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns
+from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns, text_of
 from dca_proto.wording import counted
 
 log = structlog.get_logger("dca.data")
@@ -44,9 +44,10 @@ class Table:
     ) -> None:
         if isinstance(columns, str):
             raise InputError(f'columns: found the text {columns!r}, expected a list of names, such as ["{columns}"]')
-        if not isinstance(columns, Iterable) or not all(isinstance(name, str) for name in columns):
+        self._given = tuple(columns) if isinstance(columns, Iterable) else (columns,)
+        if not all(isinstance(name, str) for name in self._given):
             raise InputError(f"columns: found {repr(columns)[:60]}, expected a list of names, such as ['age', 'bmi']")
-        self._given, self._listed = tuple(columns), check_categories(categories or {})
+        self._listed = check_categories(categories or {})
         if lacking := [name for name in self._listed if name not in self._given]:
             raise InputError(f"categories are listed for column {lacking[0]!r}, which is not among the columns")
         self.columns = numeric_columns(self._given, self._listed)
@@ -100,9 +101,9 @@ class Table:
         parts, odd = [], Counter[str]()
         for name, cells in zip(self._given, rows.T, strict=True):
             if name in self._listed:
-                codes = [encode_category(cell if isinstance(cell, str) else "", self._listed[name]) for cell in cells]
+                codes = [encode_category(cell, self._listed[name]) for cell in cells]
                 parts.append(np.array(codes))
-                known = sum(isinstance(cell, str) and bool(cell.strip()) for cell in cells)
+                known = sum(map(bool, map(text_of, cells)))
                 odd[name] += known - int(np.isfinite(parts[-1][:, 0]).sum())
             else:
                 parts.append(numbers_of(cells)[:, None])

@@ -6,14 +6,19 @@ A column with the categories a, b, c becomes numbers under these names, on a dev
     COL=a    1 if the category is a, else 0; likewise COL=b and COL=c
 
 A regression takes ``COL=b`` and ``COL=c`` and compares them with the first category. A value that is not in the list is
-a missing value, like an empty one.
+a missing value, like an empty one. A database or a program may have a category such as 2 as a number. Letters with
+marks, such as ä, have two spellings in Unicode, which are one category.
 """
 
 from __future__ import annotations
 
 import shlex
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import nan
+from decimal import Decimal
+from math import isfinite, nan
+from numbers import Real
 from typing import TypeAlias
 
 from dca_proto.errors import InputError
@@ -51,7 +56,11 @@ def _quoted(category: str) -> str:
 
 def check_categories(categories: Categories) -> dict[str, tuple[str, ...]]:
     """Return the categories if each column has 2 to 1,000 distinct printable ones. Raises `UsageError` otherwise."""
-    for column, listed in categories.items():
+    found: dict[str, tuple[str, ...]] = {}
+    for column, given in categories.items():
+        if isinstance(given, str) or not all(isinstance(text, str) for text in given):
+            raise InputError(f"column {column[:80]!r} has categories that are no list of texts; expected {_EXAMPLE}")
+        found[column] = listed = tuple(_composed(text) for text in given)
         if not 2 <= len(listed) <= _MOST or len(set(listed)) < len(listed):
             raise InputError(
                 f"column {column[:80]!r} has {len(listed)} categories, {len(set(listed))} of them different; list from "
@@ -59,7 +68,7 @@ def check_categories(categories: Categories) -> dict[str, tuple[str, ...]]:
             )
         if odd := [text for text in listed if text != text.strip() or not text or not text.isprintable()]:
             raise InputError(f"column {column[:80]!r} has the category {odd[0][:80]!r}; expected a printable text")
-    return {column: tuple(listed) for column, listed in categories.items()}
+    return found
 
 
 def indicators(column: str, categories: Categories) -> tuple[str, ...]:
@@ -68,16 +77,38 @@ def indicators(column: str, categories: Categories) -> tuple[str, ...]:
 
 
 def numeric_columns(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
-    """The names of the numbers that these columns become."""
+    """The names of the numbers that these columns become. Raises `UsageError` if an indicator has another's name."""
     found: list[str] = []
     for column in columns:
-        found += [column, *(indicators(column, categories) if column in categories else ())]
+        found.append(column)
+        if column in categories:
+            found += indicators(column, categories)
+    names = Counter(found)
+    if twice := [name for column in categories for name in indicators(column, categories) if names[name] > 1]:
+        raise InputError(f"column {twice[0][:80]!r} is twice: as itself, and as an indicator of texts; rename one")
     return tuple(found)
 
 
-def encode_category(text: str, listed: Sequence[str]) -> list[float]:
-    """Return a text's code and indicators; all NaN if it is none of the categories."""
-    category = text.strip()
+def text_of(cell: object) -> str:
+    """Return a cell's text, of a whole number its digits; "" for none, as for a missing value."""
+    if isinstance(cell, str):
+        return _composed(cell.strip())
+    if isinstance(cell, bool) or not isinstance(cell, Real | Decimal):
+        return str(cell) if isinstance(cell, bool) else ""
+    try:
+        number = float(cell)
+    except (OverflowError, ValueError):  # an int beyond floats, a signalling NaN
+        return ""
+    return repr(number).removesuffix(".0") if isfinite(number) else ""
+
+
+def _composed(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def encode_category(cell: object, listed: Sequence[str]) -> list[float]:
+    """Return the code and the indicators of a cell's text; all NaN if it is none of the categories."""
+    category = text_of(cell)
     if category not in listed:
         return [nan] * (1 + len(listed))
     return [float(listed.index(category)), *(float(other == category) for other in listed)]

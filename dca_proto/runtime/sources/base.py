@@ -286,10 +286,7 @@ def table_of(
     for row in rows:
         numbers.append([])
         for column, value in zip(columns, row, strict=True):
-            if column in listed:
-                found = encode_category(value if isinstance(value, str) else "", listed[column])
-            else:
-                found = [number_of(value)]
+            found = encode_category(value, listed[column]) if column in listed else [number_of(value)]
             numbers[-1] += found
             if math.isnan(found[0]) and value is not None:
                 odd[column] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from structlog.testing import capture_logs
 from dca_proto import Table
 from dca_proto.cli.swarm_job import DataOptions, problem_of
 from dca_proto.errors import UsageError
-from dca_proto.runtime.table import read_csv
-from dca_proto.statistics.categories import categories_option, check_categories, parse_categories
+from dca_proto.runtime.sources.base import table_of
+from dca_proto.runtime.table import log_entry, read_csv
+from dca_proto.statistics.categories import categories_option, check_categories, parse_categories, text_of
 from inference.bounds import Interval, MissingBoundsError
 from inference.datasets import from_csv
 from inference.datasets.csv_file import texts_in
@@ -48,11 +50,15 @@ def test_options_list_different_categories() -> None:
         (["x=a,a"], "column 'x' has 2 categories, 1 of them different"),
         (["x=a,,b"], "column 'x' has the category ''; expected a printable text"),
         (["x=a,b\x1b[2J"], "has the category 'b\\x1b[2J'"),
+        (["x=ä,a\u0308"], "column 'x' has 2 categories, 1 of them different"),
         ([f"x={','.join(map(str, range(1001)))}"], "list from 2 to 1000"),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):
             parse_categories(lists)
     assert check_categories({}) == {}
+    for odd in ("ab", [1, 2]):
+        with pytest.raises(UsageError, match="categories that are no list of texts"):
+            check_categories({"x": odd})  # type: ignore[dict-item]
 
 
 def test_a_device_gives_codes_and_indicators_and_counts_unknown_values(path: Path) -> None:
@@ -91,6 +97,54 @@ def test_a_program_may_have_texts_with_listed_categories() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             Table(columns, [], categories=lists)
+
+
+def test_a_category_may_be_a_number_and_its_marks_may_be_letters_of_their_own(tmp_path: Path) -> None:
+    """The same rows give the same numbers, however a source keeps them; what is unknown is missing and counted."""
+    cells = [("2", "Köln"), ("1", "Ko\u0308ln"), ("3", "Ulm"), ("", "")]
+    listed = {"grade": ("1", "2"), "town": ("Ko\u0308ln", "Bonn")}
+    expected = [[1, 1, 0, 1], [0, 0, 0, 1], [NAN] * 4, [NAN] * 4]
+    names = ("grade", "grade=2", "town", "town=Köln")
+    path = tmp_path / "rows.csv"
+    path.write_text("grade,town\n" + "".join(f"{grade},{town}\n" for grade, town in cells), encoding="utf-8")
+    numbers = [[2, "Köln"], [1.0, "Ko\u0308ln"], [Decimal(3), "Ulm"], [None, NAN]]
+    with capture_logs() as logs:
+        tables = [
+            read_csv(path, listed),
+            Table(["grade", "town"], cells, categories=listed),
+            Table(["grade", "town"], np.array(numbers, dtype=object), categories=listed),
+            table_of(["grade", "town"], [*numbers[:3], [None, None]], "here", log_entry, listed),
+        ]
+    for table in tables:
+        np.testing.assert_array_equal(table.rows(names), expected)
+    assert [entry["fields"] for entry in logs] == [{"grade": 1, "town": 1}] * 4
+    ends = {name: Interval.of_labels(name, labels) for name, labels in listed.items()}
+    whole = from_csv(path, "grade", ends, ["town=Köln"], missing="zero")
+    np.testing.assert_array_equal(whole.rows, [[1, 1], [1, 0], [NAN, NAN], [NAN, NAN]])
+
+
+@pytest.mark.parametrize(("cell", "text"), [
+    (True, "True"), (np.int64(7), "7"), (0.5, "0.5"), (Decimal("sNaN"), ""), (10**400, ""), (-math.inf, ""),
+    (b"a", ""),
+])  # fmt: skip
+def test_a_cells_text(cell: object, text: str) -> None:
+    assert text_of(cell) == text
+
+
+def test_a_column_named_like_an_indicator_of_another_is_refused_everywhere(tmp_path: Path) -> None:
+    """One of both would stand for the other: indicators for ages, say."""
+    listed, message = {"arm": ("a", "b")}, "column 'arm=a' is twice: as itself, and as an indicator of texts"
+    path = tmp_path / "rows.csv"
+    path.write_text("arm,arm=a\na,7\nb,9\n")
+    ends = {"arm": Interval.of_labels("arm", listed["arm"])}
+    for read in (
+        lambda: read_csv(path, listed),
+        lambda: from_csv(path, "arm", ends, ["arm=a"]),
+        lambda: Table(["arm", "arm=a"], [], categories=listed),
+        lambda: table_of(["arm", "arm=a"], [], "here", log_entry, listed),
+    ):
+        with pytest.raises((UsageError, DataError), match=message):
+            read()
 
 
 @pytest.mark.parametrize("columns", [5, None, [1, 2], "age"])
