@@ -124,6 +124,7 @@ class LearningJob(ABC):
         whole: True if it describes all columns with bounds alike, so that no target need be named.
         iterative: True if it has many rounds, one per iteration. drawable: True if its result has draws of a posterior.
         makes_rows: True if its result has synthetic rows, for a CSV file.
+        any_labels: True if a regression's target may have three texts or more.
         kinds: the kinds of rounds that it can learn from, its default first.
         about: what it learns, for the list of jobs in `docs/learning.md`.
         estimator: what its estimator needs, or a sentence why there is none.
@@ -141,6 +142,7 @@ class LearningJob(ABC):
     iterative: bool = False
     drawable: bool = True
     makes_rows: bool = False
+    any_labels: bool = False
     kinds: tuple[type[Kind], ...] = (SecureSum,)
     changeable: tuple[str, ...] = ()
     about: str
@@ -171,13 +173,31 @@ class LearningJob(ABC):
         """Return a description of the model, as text."""
         return target_on_features(schema)
 
+    @property
+    def regresses(self) -> bool:
+        """Whether features of texts become indicators."""
+        return self.scored and not self.whole
+
     def codes(self, settings: Any) -> tuple[str, ...]:
         """Return the columns named in the settings that a regression reads as codes, such as groups and sites."""
         return (column,) if (column := self.site_column(settings)) else ()
 
     def read(self, data: Data, settings: Any) -> Data:
-        """Return a schema or a problem as the job reads it: a regression's features of texts become indicators."""
-        return data.with_indicators(self.codes(settings)) if self.scored else data
+        """Return a schema or a problem as the job reads it: a regression's features of texts become indicators.
+
+        Raises:
+            DataError: a regression of numbers or of two classes has a target of more texts.
+        """
+        if not self.regresses:
+            return data
+        schema = data if isinstance(data, Schema) else data.schema
+        if len(labels := schema.bounds[schema.target].labels) > 2 and not self.any_labels:
+            raise DataError(
+                f"the target {schema.target!r} has {len(labels)} texts, and job {self.name!r} predicts a number or one "
+                "of two texts; take ordinal-regression for grades in their order, multinomial-regression for others, "
+                f"or the target {schema.target}={labels[-1]}"
+            )
+        return data.with_indicators(self.codes(settings))
 
     def columns(self, settings: Any) -> tuple[str, ...]:
         """Return the columns named in the settings that the job reads beside the target, if it predicts nothing."""

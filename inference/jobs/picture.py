@@ -28,7 +28,7 @@ LINE_HEIGHT, HEAD_LETTERS, TEXT_LETTERS = 0.2, 78, 110  # of a line of the title
 CURVES_HEIGHT, RISK_HEIGHT = 3.6, 0.19  # of the panel of curves, and of each line of numbers at risk below it
 LAST_STEP = 1.03  # where the last step ends, relative to its begin
 RISK_TOP, RISK_LINE, RISK_APART = -0.19, 0.055, 0.13  # in heights of the panel; in widths between numbers
-TEXT_SIZE = 8
+TEXT_SIZE, WARNINGS_LEFT = 8, 0.02  # the latter in widths of the picture
 AXIS_MAX = 4.0  # length of a shared axis, in widths of the widest interval on it
 _OWN: Standard = {"unit": "", "scale": 1.0, "centre": 0.0}
 
@@ -58,7 +58,7 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     curved = [row for row in every if "at" in row]
     every = [row for row in every if "at" not in row]
     if cells := summary.get("cells", {}):
-        every = [row for row in every if cells[row["name"]]["figure"] != COUNTED]
+        every = [row for row in every if "standard" in row or cells[row["name"]]["figure"] != COUNTED]
     groups, kinds = _groups(every[:ROWS_MAX], cells), kinds_of(summary, private)
     warnings = drawing.warning_lines(summary.get("warnings", []), TEXT_LETTERS)
     of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
@@ -93,7 +93,11 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
 
 def _write(axes: Any, warnings: list[str]) -> None:
     axes.set_axis_off()
-    axes.text(0, 1, "\n".join(warnings), color=WARNING, fontsize=TEXT_SIZE, va="top", transform=axes.transAxes)
+    from matplotlib.transforms import blended_transform_factory  # heavy
+
+    whole = blended_transform_factory(axes.figure.transFigure, axes.transAxes)  # whatever room names take beside axes
+    style = {"color": WARNING, "fontsize": TEXT_SIZE, "va": "top", "transform": whole}
+    axes.text(WARNINGS_LEFT, 1, "\n".join(warnings), **style).set_in_layout(False)
 
 
 def kinds_of(summary: Summary, private: bool) -> list[Kind]:

@@ -81,8 +81,8 @@ def about_rows(last: Released[Any], reasons: str) -> tuple[str, ...]:
     if 1 - share <= MISSING_SDS * sd + 1e-6:
         return ()
     return (
-        f"about {percent(1 - share)} of the rows did not count: {reasons}; check these, for the result describes the "
-        "others",
+        f"about {percent(min(1 - share, 1.0))} of the rows did not count: {reasons}; check these, for the result "
+        "describes the others",
     )
 
 

@@ -119,7 +119,7 @@ class MultinomialRegression(ShrunkJob):
     name, title, settings = "multinomial-regression", "Effect on the log odds of {target}", Settings
     changeable = ("prior_sd", *SHRINKAGE)
     about = "[categories](jobs/categories.md) without an order, in five rounds"
-    ordered = False
+    ordered, any_labels = False, True
     estimator = Estimable("PrivateMultinomialRegression", KIND, of_rows, of_released)
     examples, clean = (Example(KIND),), Clean(KIND)
 

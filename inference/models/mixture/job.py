@@ -392,7 +392,7 @@ class Mixture(LearningJob):
     """A Gaussian mixture of the features by variational Bayes."""
 
     name, title, settings = "mixture", "Components, the heaviest first", Settings
-    iterative = True
+    iterative = any_labels = True  # no target is predicted
     changeable = PRIORS
     estimator = "scikit-learn's mixtures predict components of rows; this result is a distribution"
     about = "clusters, by variational inference: one round for each iteration"

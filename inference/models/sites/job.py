@@ -147,6 +147,10 @@ class SitesRegression(LearningJob):
     def contributors_least(self, schema: Schema, settings: Any, kind: type[Kind]) -> int:
         return SITES_LEAST
 
+    @property
+    def regresses(self) -> bool:
+        return True
+
     def site_column(self, settings: Settings) -> str:
         return settings.site or ""
 

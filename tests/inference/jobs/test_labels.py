@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_type_hints
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pytest
 from ideal_jobs import NODES, conditions, made
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from dca_proto.cli.job_settings import task_of
 from dca_proto.jobs.job import JobTerms
@@ -20,6 +27,7 @@ from inference.errors import DataError
 from inference.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateOrdinalRegression
 from inference.jobs import NAMES, find
 from inference.jobs.estimates import rows_of
+from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import settings_from
 from inference.problem import Problem, Schema
 
@@ -165,6 +173,55 @@ def test_labels_may_look_like_numbers(labels: tuple[str, ...]) -> None:
     """Grades and numbers of children do; a client's file lists them as texts, too."""
     assert as_interval("children", labels) == Interval.of_labels("children", labels)
     assert as_interval("children", [*labels]).upper == len(labels) - 1
+
+
+@pytest.mark.parametrize("name", ["regression", "logistic", "poisson-regression", "sites-logistic", "ldp-sgd"])
+def test_a_regression_of_numbers_refuses_three_texts_as_numbers(name: str) -> None:
+    """The codes of drug, placebo and both have no sizes; two classes are not three."""
+    rows, job = trial("arm", "age", "sex"), find(name)
+    own = settings_from(job.settings, {}, name)
+    with pytest.raises(DataError, match=f"'arm' has 3 texts, and job '{name}' predicts a number or one of two texts"):
+        job.read(rows, own)
+    assert job.read(replace(rows.schema, target="arm=both"), own).features == ("age", "sex=m")
+    assert find("multinomial-regression").read(rows.schema, own).target == "arm"
+
+
+def test_regressions_over_sites_take_indicators_and_synthetic_rows_take_texts() -> None:
+    """A code of three arms would be a number with one slope; two indicators of one column would both be 1 in a row."""
+    schema = trial("sex", "age", "arm", "stage").schema
+    sites, rows = find("sites-logistic"), find("synthetic")
+    seen = sites.read(schema, settings_from(sites.settings, {"site": "arm"}, "sites-logistic"))
+    assert seen.features == ("age", "arm", "stage=II", "stage=III"), "sites are no feature"
+    assert rows.read(schema, settings_from(rows.settings, {}, "synthetic")) == schema
+
+
+def test_a_picture_has_a_category_n_and_whole_warnings(tmp_path: Path) -> None:
+    """As of y and n; what counts values is named n, too, and has no place in a picture."""
+    schema = Schema((), "smoker", {"smoker": ("n", "y")}, alone=True)
+    rows = Problem("made", schema, np.empty((CLIENTS, 0)), np.arange(CLIENTS) % 2.0)
+    summary, _ = learned("describe", rows)
+    summary["warnings"] = ["an end that is far away, " * 12 + "and is seen"]
+    path = tmp_path / "picture.svg"
+    with drawing_texts() as texts:
+        plot_estimates(summary, path, title="Columns", private=True)  # type: ignore[arg-type]
+    assert {"n", "y"} <= {*texts}
+    (warning,) = (place for text, place in texts.items() if text.startswith("Warning:"))
+    assert 0 <= warning.x0 < warning.x1 <= 1, "in widths of the picture"
+
+
+@contextmanager
+def drawing_texts() -> Iterator[dict[str, Any]]:
+    """Yield the texts of the figures drawn within the block, with their places in widths of the figure."""
+    found: dict[str, Any] = {}
+
+    def keep(figure: Figure, *args: Any, **kwargs: Any) -> None:
+        figure.canvas.draw()
+        for one in figure.findobj(Text):
+            if one.get_text():
+                found[one.get_text()] = one.get_window_extent().transformed(figure.transFigure.inverted())
+
+    with patch.object(Figure, "savefig", keep):
+        yield found
 
 
 # --- estimators -------------------------------------------------------------------------------------------------------
