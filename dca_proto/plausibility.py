@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import ImplausibleSum
 from dca_proto.statistics import REPLACE_ONE_ROW, Statistic, resolve
+from dca_proto.statistics.categories import plain_name
 from dca_proto.statistics.statement import evaluated_bits
 from dca_proto.statistics.value_range import CONSTANT, Combinations, Numbers, Squares, ValueRange
 
@@ -69,7 +70,8 @@ def checked(aggregate: NoisyAggregate) -> NoisyAggregate:
     if aggregate.nodes:
         nodes = tuple(checked(node) for node in aggregate.nodes)
         return dataclasses.replace(aggregate, nodes=nodes, doubts=tuple(doubts_of([aggregate, *nodes])))
-    statistic = resolve(aggregate.statistic, aggregate.parameters)
+    names = [plain_name(name) for name in aggregate.parameters["columns"]]
+    statistic = resolve(aggregate.statistic, {**aggregate.parameters, "columns": names})
     if impossible := beyond(statistic, aggregate, REFUSED):
         raise ImplausibleSum(f"{_accused(aggregate)}: {impossible}")
     if doubted := beyond(statistic, aggregate, DOUBTED):

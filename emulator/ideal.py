@@ -62,6 +62,7 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
+from dca_proto.statistics.categories import plain_name
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
 
 Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]] | Any
@@ -251,12 +252,13 @@ class Clients(msgspec.Struct, frozen=True):
         return values, counts
 
     def _read(self, tables: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
-        """Select the columns that a statistic reads, in its order."""
-        for column in statistic.columns:
+        """Select the columns that a statistic reads, in its order. Codes are by the caller's lists, as they state."""
+        names = [column if column in self.columns else plain_name(column) for column in statistic.columns]
+        for column in names:
             if column not in self.columns:
                 known = ", ".join(self.columns)[:200]
                 raise UsageError(f"column {column[:64]!r} is not in the rows; expected some of {known}")
-        places = [self.columns.index(column) for column in statistic.columns]
+        places = [self.columns.index(column) for column in names]
         return tables if places == list(range(len(self.columns))) else tables[:, :, places]
 
 

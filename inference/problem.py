@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.categories import encode_category, indicators
+from dca_proto.statistics.categories import coded, encode_category, indicators
 from inference.bounds import Interval, as_interval, require
 from inference.errors import DataError, unknown
 
@@ -83,6 +83,12 @@ class Schema:
     def categories(self) -> dict[str, tuple[str, ...]]:
         """The labels of the columns that have some, in the order of their codes."""
         return {name: labels for name in self.columns if (labels := self.bounds[name].labels)}
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """What rounds call the columns: of a column with labels, its codes by this list (`categories.coded`)."""
+        listed = self.categories
+        return tuple(coded(name, listed[name]) if name in listed else name for name in self.columns)
 
     @property
     def labelled(self) -> dict[str, tuple[str, ...]]:

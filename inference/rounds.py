@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -15,9 +17,11 @@ from dca_proto.aggregate import Job, NoisyAggregate, RoundRequest
 from dca_proto.errors import NoAggregate
 from dca_proto.plausibility import checked
 from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.statistics.categories import plain_name
 from inference.errors import DataError
+from inference.problem import Schema
 
-__all__ = ["CostedRounds", "Job", "Replayed", "Rounds", "as_text", "run"]
+__all__ = ["CostedRounds", "Job", "Replayed", "Rounds", "as_text", "by_labels", "named", "run"]
 
 R = TypeVar("R")
 
@@ -63,6 +67,42 @@ class Replayed:
                 f"{request.statistic!r}; give those of all rounds in order, and the settings that asked for them"
             )
         return aggregate
+
+
+def by_labels(job: Job[R], schema: Schema) -> Job[R]:
+    """Return the job with rounds that state the labels and their order: its requests call columns as `Schema.asked`.
+
+    A device whose list has another order would give other codes. The job itself sees the schema's names alone.
+    """
+    names = {name: other for name, other in zip(schema.columns, schema.asked, strict=True) if name != other}
+    return _renamed(job, names) if names else job
+
+
+def _renamed(job: Job[R], names: Mapping[str, str]) -> Job[R]:
+    with closing(job):
+        try:
+            request = next(job)
+            while True:
+                columns = [names.get(name, name) for name in request.parameters["columns"]]
+                given = replace(request, parameters={**request.parameters, "columns": columns})
+                try:
+                    aggregate = yield given
+                except NoAggregate as ended:
+                    request = job.throw(ended)
+                else:
+                    request = job.send(named(aggregate))
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+
+def named(aggregate: NoisyAggregate) -> NoisyAggregate:
+    """Return the aggregate with columns as people call them."""
+    columns = aggregate.parameters["columns"]
+    if (names := [*map(plain_name, columns)]) == [*columns]:
+        return aggregate
+    nodes = tuple(named(node) for node in aggregate.nodes)
+    return replace(aggregate, parameters={**aggregate.parameters, "columns": names}, nodes=nodes)
 
 
 def as_text(parameters: Mapping[str, object]) -> str:

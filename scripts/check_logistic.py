@@ -192,7 +192,7 @@ def _live(cell: Cell, train: Problem) -> Coefficients:
     configure_logs(level=logging.WARNING)
 
     job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
-    done = asyncio.run(run_swarm(options, assign(train.rows, n), train.schema.columns, job, Watcher(), retries=RETRIES))
+    done = asyncio.run(run_swarm(options, assign(train.rows, n), train.schema.asked, job, Watcher(), retries=RETRIES))
     if done.failure is not None:
         raise RoundAborted(done.failure)
     found: Coefficients = done.result

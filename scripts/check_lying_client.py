@@ -141,7 +141,7 @@ class ActorRounds:
             rows_of_many=releases,
         )  # fmt: skip
         self.actors = TestFederation(
-            len(rows), COMPUTES, columns=setting.data.schema.columns, rows=list(rows[:, None]), policy=policy
+            len(rows), COMPUTES, columns=setting.data.schema.asked, rows=list(rows[:, None]), policy=policy
         )
         self.network = self.actors.network(Network())
         summed = bool(setting.terms.computes)

@@ -105,6 +105,7 @@ LAYERS = {
     "inference.bounds": {"numpy", "dca_proto.errors", "dca_proto.runtime.csv_text", "dca_proto.runtime.files",
                          "dca_proto.statistics.categories", "dca_proto.wording", "inference"},
     "inference.problem": {"numpy", "dca_proto.statistics.categories", "inference"},
+    "inference.rounds": {"numpy", "dca_proto.aggregate", "dca_proto.statistics.categories", *FIGURES, "inference"},
     "inference.datasets": {"numpy", "sklearn", "pooch", "dca_proto.statistics.categories", *FIGURES, "inference"},
     "inference.datasets.csv_file": {"numpy", "dca_proto.errors", "dca_proto.runtime.csv_text", "dca_proto.statistics",
                                     "inference"},

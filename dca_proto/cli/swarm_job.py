@@ -200,7 +200,7 @@ class _Learning:
             iterative=spec.job.iterative,
         )
         retries = RETRIES if options.dropped <= options.room else 0  # if more drop, every attempt would be aborted
-        job, columns = self._run.make(), spec.train.schema.columns
+        job, columns = self._run.make(), spec.train.schema.asked
         with self._progress:
             watcher = self._progress if self._board is None else Both(self._progress, self._board)
             result = complete(run_swarm(options, self._rows, columns, job, watcher, self._started, retries))

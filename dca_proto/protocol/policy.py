@@ -27,6 +27,7 @@ from dca_proto.protocol.wire.fields import COLLUDING_MAX
 from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
+from dca_proto.statistics.categories import plain_name
 from dca_proto.wording import counted
 
 _PERIOD_DAYS_MIN, _PERIOD_DAYS_MAX = 0.01, 100 * 366
@@ -330,14 +331,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check_bounds(self, statistic: Statistic) -> Refusal | None:
         """Check the intervals to which a statistic clamps its columns against the policy's `bounds`."""
-        limited = [column for column in statistic.columns if column in self.bounds] if self.bounds else []
+        asked = [(plain_name(name), name) for name in statistic.columns] if self.bounds else []
+        limited = [(column, name) for column, name in asked if column in self.bounds]
         ranges = statistic.ranges() if limited else {}
-        for column in limited:
+        for column, name in limited:
             low, high = self.bounds[column]
             expected = f"{column} within {low:.9g} to {high:.9g}"
-            if column not in ranges:
+            if name not in ranges:
                 return Refusal("bounds", f"{column} without a range", expected)
-            asked_low, asked_high = ranges[column]
+            asked_low, asked_high = ranges[name]
             slack = _ROUNDING * (high - low)
             if not (low - slack <= asked_low and asked_high <= high + slack):
                 return Refusal("bounds", f"{column} within {asked_low:.9g} to {asked_high:.9g}", expected)

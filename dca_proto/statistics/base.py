@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
+from dca_proto.statistics.categories import COLUMN_NAME_CHARS_MAX
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import ValueRange, box
 from dca_proto.wording import in_words, nearest
 
 COLUMNS_MAX = 4096
-COLUMN_NAME_CHARS_MAX = 128
 DIMENSION_MAX = 2**24
 
 

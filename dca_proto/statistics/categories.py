@@ -4,19 +4,25 @@ A column with the categories a, b, c becomes numbers under these names, on a dev
 
     COL      the code of the category: 0, 1, 2, in the order of the list
     COL=a    1 if the category is a, else 0; likewise COL=b and COL=c
+    COL in {a, b, c}    the code again, under a name that states the list and its order (`coded`)
 
 A regression takes ``COL=b`` and ``COL=c`` and compares them with the first category. A value that is not in the list is
 a missing value, like an empty one. A database or a program may have a category such as 2 as a number. Letters with
 marks, such as ä, have two spellings in Unicode, which are one category.
+
+A code means nothing without its list. A job that knows the list asks for ``COL in {a, b, c}``, and a device with
+another list or order has no such column, so it declines.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
+from hashlib import blake2b
 from math import isfinite, nan
 from numbers import Real
 from typing import TypeAlias
@@ -28,6 +34,10 @@ Categories: TypeAlias = Mapping[str, Sequence[str]]
 """The categories of each text column, in the order of their codes."""
 _EXAMPLE = "COL=a,b,c"
 _MOST = 1000
+_IN, _END = " in {", "}"
+_DIGEST_BYTES = 6
+COLUMN_NAME_CHARS_MAX = 128
+"""Of all columns, in any statistic."""
 
 
 def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -68,6 +78,8 @@ def check_categories(categories: Categories) -> dict[str, tuple[str, ...]]:
             )
         if odd := [text for text in listed if text != text.strip() or not text or not text.isprintable()]:
             raise InputError(f"column {column[:80]!r} has the category {odd[0][:80]!r}; expected a printable text")
+        if _IN in "\n".join((column, *listed)):
+            raise InputError(f"column {column[:80]!r} has {_IN!r} in its name or a category; use other signs")
     return found
 
 
@@ -76,15 +88,49 @@ def indicators(column: str, categories: Categories) -> tuple[str, ...]:
     return tuple(f"{column}={category}" for category in categories[column])
 
 
+def coded(column: str, listed: Sequence[str]) -> str:
+    """Return the name of a column's codes that states their list: ``arm in {placebo, drug}``.
+
+    Other lists, or the same in another order, have other names: of one that is too long for a name, a digest states it.
+    """
+    name = f"{column}{_IN}{', '.join(map(_quoted, listed))}{_END}"
+    if len(name) <= COLUMN_NAME_CHARS_MAX:
+        return name
+    digest = blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{column}{_IN}{len(listed)} categories {digest}{_END}"
+
+
+def plain_name(name: str) -> str:
+    """Return the column of `coded`, as people call it; any other name as it is."""
+    return name.partition(_IN)[0] if name.endswith(_END) else name
+
+
+def lists_apart(name: str, columns: Collection[str]) -> tuple[str, str] | None:
+    """Return the list that a `coded` name states, and what these columns have instead; None for any other name."""
+    column = plain_name(name)
+    if column == name or column not in columns:
+        return None
+    own = [other for other in columns if other != column and plain_name(other) == column]
+    here = f"{_list_in(own[0])}, in the order of this client's list" if own else "numbers: this client has no list"
+    return f"column {column!r} with the categories {_list_in(name)}", here
+
+
+def _list_in(name: str) -> str:
+    return name.removeprefix(f"{plain_name(name)}{_IN}").removesuffix(_END)
+
+
 def numeric_columns(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
     """The names of the numbers that these columns become. Raises `UsageError` if an indicator has another's name."""
     found: list[str] = []
+    made: list[str] = []
     for column in columns:
         found.append(column)
         if column in categories:
-            found += indicators(column, categories)
+            own = (*indicators(column, categories), coded(column, categories[column]))
+            found += own
+            made += own
     names = Counter(found)
-    if twice := [name for column in categories for name in indicators(column, categories) if names[name] > 1]:
+    if twice := [name for name in made if names[name] > 1]:
         raise InputError(f"column {twice[0][:80]!r} is twice: as itself, and as an indicator of texts; rename one")
     return tuple(found)
 
@@ -107,8 +153,9 @@ def _composed(text: str) -> str:
 
 
 def encode_category(cell: object, listed: Sequence[str]) -> list[float]:
-    """Return the code and the indicators of a cell's text; all NaN if it is none of the categories."""
+    """Return the code of a cell's text, its indicators and the code again; all NaN if it is none of the categories."""
     category = text_of(cell)
     if category not in listed:
-        return [nan] * (1 + len(listed))
-    return [float(listed.index(category)), *(float(other == category) for other in listed)]
+        return [nan] * (2 + len(listed))
+    code = float(listed.index(category))
+    return [code, *(float(other == category) for other in listed), code]

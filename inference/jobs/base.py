@@ -22,7 +22,7 @@ from inference.jobs.estimates import rows_of
 from inference.jobs.examples import Clean, Example
 from inference.jobs.summary import Summary
 from inference.problem import Problem, Schema
-from inference.rounds import Job
+from inference.rounds import Job, by_labels
 from inference.variational.progress import OnProgress
 
 
@@ -154,9 +154,13 @@ class LearningJob(ABC):
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> Sequence[Stage]:
         """Return the stages, in order, for people and to plan each before anything starts."""
 
-    @abstractmethod
     def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Any]:
-        """Return the generator of rounds."""
+        """Return the generator of rounds, which state the labels of columns that have some."""
+        return by_labels(self.rounds(schema, settings, conditions), schema)
+
+    @abstractmethod
+    def rounds(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Any]:
+        """Return the generator of rounds, by the schema's names of columns."""
 
     @abstractmethod
     def reference(self, train: Problem, settings: Any) -> Any:

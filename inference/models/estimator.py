@@ -34,7 +34,7 @@ from inference.models.coefficients import Coefficients
 from inference.models.shrinkage import Shrinkage
 from inference.posterior import Posterior
 from inference.problem import Array, Schema, numbers_in
-from inference.rounds import CostedRounds, Rounds, run
+from inference.rounds import CostedRounds, Rounds, named, run
 
 
 class RecordedRounds:
@@ -220,7 +220,7 @@ class JobEstimator(PrivateEstimator):
         return self._shrunk(fit, () if names is None else tuple(names))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
-        return self._shrunk(self._learns.released(aggregates, self))
+        return self._shrunk(self._learns.released([*map(named, aggregates)], self))
 
     def _shrunk(self, fit: Any, features: Sequence[str] = ()) -> Any:
         settings = self.job_settings()

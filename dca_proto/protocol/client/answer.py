@@ -36,6 +36,7 @@ from dca_proto.protocol.policy import Policy, Refusal
 from dca_proto.protocol.release import randomised, receipt_tags
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
+from dca_proto.statistics.categories import lists_apart
 from dca_proto.statistics.contribution import contribution, counted_rows
 from dca_proto.wording import counted, moment
 
@@ -164,6 +165,8 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
             return Refusal("announcement", str(error), "a valid round that this client can compute")
         missing = [column for column in validated.statistic.columns if column not in self.columns]
         if missing:
+            if apart := next(filter(None, (lists_apart(column, self.columns) for column in missing)), None):
+                return Refusal("columns", *apart)
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
         if opened.body.window_s not in (0, self.window_s):
             return Refusal("window", f"a window of {_window(opened.body.window_s)}", _window(self.window_s))

@@ -130,7 +130,7 @@ class MultinomialRegression(ShrunkJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return stages_of(settings.rounds, settings.std_share)
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Categories]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Categories]:
         return category_regression(schema, ordered=self.ordered, rounds=settings.rounds, std_share=settings.std_share)
 
     def exact(self, train: Problem, settings: Settings) -> Categories:

@@ -135,7 +135,7 @@ class Histogram(ReportJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(f"the category of {schema.column(settings.column)}")
 
-    def make(
+    def rounds(
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
         column, edges = schema.column(settings.column), edges_of(schema, settings)

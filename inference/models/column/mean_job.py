@@ -160,7 +160,7 @@ class Mean(ReportJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(schema.column(settings.column))
 
-    def make(
+    def rounds(
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
         bounds, column = bounds_of(schema, settings), schema.column(settings.column)

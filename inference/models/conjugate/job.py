@@ -87,7 +87,7 @@ class FamilyJob(LearningJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(schema.column(settings.column))
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
         return (yield self._family(schema, settings).request())
 
     def learned(

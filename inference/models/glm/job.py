@@ -247,7 +247,7 @@ class PoissonRegression(ShrunkJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return stages_of(settings.rounds, settings.std_share)
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
         return scored_regression(schema, settings.family, rounds=settings.rounds, std_share=settings.std_share)
 
     def exact(self, train: Problem, settings: Settings) -> Coefficients:

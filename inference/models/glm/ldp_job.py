@@ -139,7 +139,7 @@ class LdpRegression(ReportJob):
             return [Stage(1, 1 - share, "on the features"), Stage(1, share, "on the labels")]
         return one_round("the regression")
 
-    def make(
+    def rounds(
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, Released]:
         if settings.labelled:

@@ -261,7 +261,7 @@ class LdpSgd(LearningJob):
         purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
         return [Stage(number, 1.0, purpose, batch=size, uses=1)]
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
         """Run the descent; iterates are scored on the held-out rows, if there are any."""
         return ldp_sgd(
             schema,

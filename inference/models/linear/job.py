@@ -161,7 +161,7 @@ class Bounded(ShrunkJob):
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return one_round("the regression")
 
-    def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
+    def rounds(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
         return regression_in_bounds(schema)
 
     def reference(self, train: Problem, settings: object) -> Coefficients:
@@ -179,5 +179,5 @@ class Projected(Bounded):
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return two_rounds(settings.std_share)
 
-    def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
+    def rounds(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
         return regression_with_projection(schema, std_share=settings.std_share)

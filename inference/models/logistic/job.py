@@ -240,7 +240,7 @@ class Logistic(ShrunkJob):
         most = PILOTED_MAX if pilot else ITERATIONS_MAX
         return stages(d + 1, first, settings.epochs, settings.batch, conditions, most, pilot)
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
         """Run the job; iterations are scored on the held-out rows if both classes occur there."""
         return logistic_regression(
             schema,

@@ -402,7 +402,7 @@ class Mixture(LearningJob):
         numbers = _dimension(schema, settings)
         return stages(numbers, settings.std_share, settings.epochs, settings.batch, conditions, ITERATIONS_MAX)
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[MixtureLaw]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[MixtureLaw]:
         known = {"held_out": conditions.held_out, "on_progress": conditions.on_iteration}
         return gaussian_mixture(schema, rng=conditions.rng, settings=settings, **known)  # type: ignore[arg-type]
 

@@ -72,7 +72,7 @@ class Quantiles(LearningJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(schema.column(settings.column))
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Any]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Any]:
         statistic = self._statistic(schema, settings)
         parameters = {
             "columns": list(statistic.columns),

@@ -159,7 +159,7 @@ class ReportedQuantiles(Quantiles):
         return [Stage(settings.levels, 1.0, f"in each client's one report of the bin of {column}, by groups",
                       batch=size, uses=1)]  # fmt: skip
 
-    def make(self, schema: Schema, settings: OfSums, conditions: Conditions) -> Job[Any]:
+    def rounds(self, schema: Schema, settings: OfSums, conditions: Conditions) -> Job[Any]:
         statistic, levels = self._statistic(schema, settings), settings.levels
         found = []
         for level in range(1, levels + 1):

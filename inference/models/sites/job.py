@@ -162,7 +162,7 @@ class SitesRegression(LearningJob):
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return one_round("the regression of each site")
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Any]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Any]:
         return self._rounds(inner(schema, settings), settings, conditions)
 
     def _rounds(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Any]:

@@ -35,7 +35,7 @@ from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
 from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema, by_name
-from inference.rounds import Rounds, run
+from inference.rounds import Rounds, by_labels, named, run
 
 
 @dataclass(eq=False, repr=False)
@@ -106,7 +106,7 @@ class PrivateKaplanMeier(PrivateEstimator):
         if len(aggregates) > 1:
             raise DataError(f"found {len(aggregates)} aggregates; expected that of one round")
         seed = int(self._rng.integers(2**63))
-        return rounds.curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows)
+        return rounds.curves_from(named(aggregates[0]), self._columns(), seed, prior_rows=self.prior_rows)
 
     def _over_rounds(self, source: Rounds) -> Posterior:
         return run(rounds.curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows), source)
@@ -192,12 +192,12 @@ class PrivateProportionalHazards(PrivateEstimator):
         return self._shrunk(exact_hazards(rows, columns, self.prior_sd))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Hazards:
-        return self._shrunk(hazards_from(aggregates, self._columns()[1], prior_sd=self.prior_sd))
+        return self._shrunk(hazards_from([*map(named, aggregates)], self._columns()[1], prior_sd=self.prior_sd))
 
     def _over_rounds(self, source: Rounds) -> Hazards:
         schema, columns = self._columns()
         self._prior.places(columns.features)  # refuses unknown ones before the rounds
-        return self._shrunk(run(hazards_job(schema, columns, prior_sd=self.prior_sd), source))
+        return self._shrunk(run(by_labels(hazards_job(schema, columns, prior_sd=self.prior_sd), schema), source))
 
     @property
     def _prior(self) -> Shrinkage:

@@ -92,7 +92,7 @@ class SurvivalCurves(RefitJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round("events and censored in each interval")
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Posterior]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Posterior]:
         columns, rng, kind = settings.columns(schema), conditions.rng, conditions.kind
         return rounds.curves_job(columns, rng=rng, private=schema.private, kind=kind, rows_max=settings.rows_max)
 
@@ -136,7 +136,7 @@ class SurvivalRegression(ShrunkJob):
         stages = [Stage(1, share, f"on scores, round {place}") for place, share in later]
         return [Stage(1, settings.std_share, "on centres and scales"), *stages]
 
-    def make(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[Hazards]:
+    def rounds(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[Hazards]:
         columns, most, share = settings.columns(schema), settings.rows_max, settings.std_share
         return hazards.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
 

@@ -121,7 +121,7 @@ class Synthetic(LearningJob):
             Stage(1, 1 - settings.share, f"on {columns} and the tree's pairs"),
         ]
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[list[NoisyAggregate]]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[list[NoisyAggregate]]:
         grid, outcome, left = settings.grid(schema), [], 1.0
         tables = public_tables(grid, settings.pairs)
         if tables is None:

@@ -68,7 +68,7 @@ class Compare(LearningJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(f"counts and sums of {schema.column(settings.column)} in each group")
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
         return (yield request_of(settings.columns(schema).statistic(0), conditions.kind, settings.rows_max))
 
     def learned(

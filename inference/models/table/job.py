@@ -84,7 +84,7 @@ class Describe(LearningJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(f"the table: {purpose(settings.columns(schema).statistic(self._levels(settings)))}")
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
+    def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
         statistic = settings.columns(schema).statistic(self._levels(settings))
         return (yield request_of(statistic, conditions.kind, settings.rows_max))
 

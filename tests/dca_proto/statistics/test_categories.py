@@ -18,7 +18,14 @@ from dca_proto.cli.swarm_job import DataOptions, problem_of
 from dca_proto.errors import UsageError
 from dca_proto.runtime.sources.base import table_of
 from dca_proto.runtime.table import log_entry, read_csv
-from dca_proto.statistics.categories import categories_option, check_categories, parse_categories, text_of
+from dca_proto.statistics.categories import (
+    categories_option,
+    check_categories,
+    coded,
+    parse_categories,
+    plain_name,
+    text_of,
+)
 from inference.bounds import Interval, MissingBoundsError
 from inference.datasets import from_csv
 from inference.datasets.csv_file import texts_in
@@ -65,10 +72,12 @@ def test_a_device_gives_codes_and_indicators_and_counts_unknown_values(path: Pat
     with capture_logs() as logs:
         table = read_csv(path, LISTED)
     assert table.columns == (
-        "age", "smoker", "smoker=no", "smoker=yes", "city", "city=Åbo", "city=Oulu", "city=Turku", "cost",
+        "age", "smoker", "smoker=no", "smoker=yes", "smoker in {no, yes}",
+        "city", "city=Åbo", "city=Oulu", "city=Turku", "city in {Åbo, Oulu, Turku}", "cost",
     )  # fmt: skip
-    seen = table.rows(("smoker", "smoker=no", "smoker=yes", "city", "city=Turku"))
+    seen = table.rows(("smoker", "smoker=no", "smoker=yes", "city in {Åbo, Oulu, Turku}", "city=Turku"))
     expected = [[1, 0, 1, 0, 0], [0, 1, 0, 2, 1], [NAN, NAN, NAN, 1, 0], [1, 0, 1, 1, 0], [0, 1, 0, NAN, NAN]]
+    np.testing.assert_array_equal(table.rows(("city",)), table.rows(("city in {Åbo, Oulu, Turku}",)))
     np.testing.assert_array_equal(seen, expected)
     assert [(entry["fields"], entry["lines"]) for entry in logs] == [({"smoker": 1, "cost": 1}, 0)]
     assert "maybe" not in str(logs), "values are private"
@@ -82,7 +91,9 @@ def test_a_program_may_have_texts_with_listed_categories() -> None:
     listed = {"arm": ("placebo", "drug"), "sex": ("f", "m")}
     with capture_logs() as logs:
         table = Table(["age", "arm", "sex"], np.array(rows, dtype=object), categories=listed)
-    assert table.columns == ("age", "arm", "arm=placebo", "arm=drug", "sex", "sex=f", "sex=m")
+    assert table.columns == (
+        "age", "arm", "arm=placebo", "arm=drug", "arm in {placebo, drug}", "sex", "sex=f", "sex=m", "sex in {f, m}",
+    )  # fmt: skip
     expected = [[61.5, 1, 1, NAN], [NAN, 0, 0, 0], [70, NAN, NAN, 1], [50, NAN, NAN, 0]]
     np.testing.assert_array_equal(table.rows(("age", "arm", "arm=drug", "sex")), expected)
     assert [entry["fields"] for entry in logs] == [{"arm": 1}]
@@ -145,6 +156,22 @@ def test_a_column_named_like_an_indicator_of_another_is_refused_everywhere(tmp_p
     ):
         with pytest.raises((UsageError, DataError), match=message):
             read()
+
+
+def test_a_column_of_codes_has_a_name_for_each_list_and_order() -> None:
+    """Commas and quotes in a label make no two lists alike; of a long list, a digest states it."""
+    assert coded("arm", ("placebo", "drug")) == "arm in {placebo, drug}"
+    long = [f"Fracture of bone {place}" for place in range(14)]
+    named = coded("diagnosis", long)
+    assert re.fullmatch(r"diagnosis in \{14 categories [0-9a-f]{12}\}", named)
+    assert named == coded("diagnosis", tuple(long)), "the same in each process and from each type"
+    assert named != coded("diagnosis", long[::-1])
+    lists = [("a, b", "c"), ("a", "b, c"), ("a", "b", "c"), ('"a', "b"), ("a", "b"), ("b", "a"), ('"a, b"', "c")]
+    assert len({coded("x", one) for one in lists}) == len(lists)
+    assert {plain_name(coded("days in hospital", one)) for one in lists} == {"days in hospital"}
+    assert plain_name("days in hospital") == "days in hospital"
+    with pytest.raises(UsageError, match="in its name or a category"):
+        check_categories({"arm in {a, b}": ("a", "b")})
 
 
 @pytest.mark.parametrize("columns", [5, None, [1, 2], "age"])

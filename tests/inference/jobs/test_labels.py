@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +17,30 @@ from ideal_jobs import NODES, conditions, made
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from dca_proto.cli.job_settings import task_of
+from check_lying_client import setting_of
+from dca_proto import Table
+from dca_proto.cli.job_settings import best_weights, task_of
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
+from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
+from dca_proto.statistics import resolve
+from dca_proto.testing import Network, TestFederation
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval, as_interval, parse_bounds
 from inference.errors import DataError
 from inference.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateOrdinalRegression
 from inference.jobs import NAMES, find
+from inference.jobs.base import Conditions
 from inference.jobs.estimates import rows_of
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import settings_from
+from inference.models.estimator import RecordedRounds
 from inference.problem import Problem, Schema
+from inference.rounds import named
 
 CLIENTS = 300
 ARMS, SEXES, STAGES, ENDS = ("placebo", "drug", "both"), ("f", "m"), ("I", "II", "III"), ("alive", "dead")
@@ -59,8 +70,10 @@ def learned(name: str, rows: Problem, **settings: Any) -> tuple[dict[str, Any], 
     rows = job.read(rows, own)
     job.check(rows.schema, own)
     terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=CLIENTS, tolerate=20, computes=NODES)
-    swarm = IdealSwarm(rows.rows, rows.schema.columns, terms, random=np.random.default_rng(3).bytes)
+    swarm = RecordedRounds(IdealSwarm(rows.rows, rows.schema.columns, terms, random=np.random.default_rng(3).bytes))
     result = made(job, rows.schema, own, conditions(budget), swarm)
+    for request, _ in swarm.results:
+        assert not {*request.parameters["columns"]} & {*rows.schema.categories}, "a code without its list"
     summary = job.summarise(result, job.reference(rows, own), rows, None, rows.schema)
     return json.loads(json.dumps(summary, allow_nan=False)), job.model(rows.schema, own)
 
@@ -93,6 +106,7 @@ def test_a_jobs_result_names_the_labels_and_never_the_codes(name: str) -> None:
     assert {*expected} <= {*names}
     labelled = ("arm", "sex", "stage", "status")
     for text in (*names, *json.dumps(summary.get("cells", {})).split('"')):
+        assert " in {" not in text
         for column in labelled:
             assert not any(f"{column}{sign}{code}" in text for sign in (" ", " = ", "=") for code in "012"), text
 
@@ -222,6 +236,118 @@ def drawing_texts() -> Iterator[dict[str, Any]]:
 
     with patch.object(Figure, "savefig", keep):
         yield found
+
+
+# --- hospitals with other lists ---------------------------------------------------------------------------------------
+
+
+class Hospitals(TestFederation):
+    """Clients with tables of texts, a row each; the lists of the last `swapped` are in another order."""
+
+    def __init__(self, rows: Problem, clients: int, swapped: int, computes: int = 2) -> None:
+        policy = Policy(
+            clients_min=1, honest_min=1, epsilon_per_round_max=50, epsilon_per_period_max=90, delta_max=1e-3,
+            rows_of_many=True,
+        )  # fmt: skip
+        super().__init__(clients, computes, policy=policy)
+        frame, listed = frame_of(rows)[[*rows.schema.columns]].astype(object), rows.schema.categories
+        self.swapped = [*self.clients[clients - swapped :]]
+        self._tables = [
+            Table(
+                rows.schema.columns,
+                frame.iloc[place : place + 1].to_numpy(),
+                categories={
+                    name: labels[::-1] if client in self.swapped else labels for name, labels in listed.items()
+                },
+            )
+            for place, client in enumerate(self.clients)
+        ]
+
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
+        table = self._tables[index]
+        return Client(
+            self.client_identities[index],
+            self.certificate(index),
+            self.federation,
+            columns=table.columns,
+            rows=table.rows,
+            policy=self.policy,
+            **self._common(records, f"client{index}"),
+        )
+
+
+HOSPITALS = 12
+
+
+def first_round(name: str, swapped: int, kind: type[Kind]) -> tuple[Network, Hospitals, list[str]]:
+    """A job's first round over the production actors of hospitals, in virtual time, and the labelled columns in it."""
+    rows, settings, _ = CASES[name]
+    job, budget = find(name), Budget(20.0, 1e-5)
+    hospitals = Hospitals(rows, HOSPITALS, swapped, 2 if kind is SecureSum else 0)
+    tolerate = HOSPITALS // 2 if kind is SecureSum else 0
+    own = settings_from(job.settings, settings, name)
+    schema, rng = job.read(rows.schema, own), np.random.default_rng(2)
+    known = Conditions(HOSPITALS, tolerate, budget.mu, rng, kind=kind, epsilon=20.0, weights=best_weights)
+    terms = JobTerms(
+        epsilon=budget.epsilon, delta=budget.delta, clients=HOSPITALS, computes=hospitals.computes, tolerate=tolerate
+    )
+    network, opened = hospitals.network(), terms.open(next(job.make(schema, own, known)), bytes(16))
+    network.command(hospitals.trainer_identity.id, opened)
+    network.advance(network.now_ms + 600_000)
+    names = [column.split(" in {")[0] for column in opened.parameters["columns"]]
+    return network, hospitals, [column for column in names if column in rows.schema.categories]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_hospital_with_another_order_of_labels_declines_and_says_so(name: str) -> None:
+    """Its codes would swap arms. Indicators mean the same in any order, so a round that asks for no code has all."""
+    network, hospitals, labelled = first_round(name, 5, find(name).kinds[0])
+    (completed,) = network.reported(RoundCompleted)
+    declined: list[Any] = network.reported(Declined, hospitals.trainer_identity.id)
+    assert completed.aggregate.contributors == HOSPITALS - 5 * bool(labelled)  # type: ignore[attr-defined]
+    assert {one.client for one in declined} == ({*hospitals.swapped} if labelled else set())
+    for one in declined:
+        assert one.reason == "columns"
+        assert one.found == f"column {labelled[0]!r} with the categories {', '.join(BOUNDS[labelled[0]])}"
+        assert one.expected == f"{', '.join(BOUNDS[labelled[0]][::-1])}, in the order of this client's list"
+
+
+def test_a_round_that_all_decline_names_both_orders() -> None:
+    network, hospitals, _ = first_round("compare", HOSPITALS, NodeRelease)
+    (failed,) = network.reported(RoundFailed, hospitals.trainer_identity.id)
+    found = "columns: found column 'stage' with the categories I, II, III; accepts III, II, I, in the order of"
+    assert f"12 declined ({found} this client's list)" in failed.reason  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_job_asks_for_codes_by_their_labels(name: str) -> None:
+    """Each column of the registry's own example has two labels; no request calls one by its name alone."""
+    setting = setting_of(name, 24)
+    bounds = {column: Interval.of_labels(column, ("no", "yes")) for column in setting.data.schema.columns}
+    data = setting.data.bounded(bounds)
+    request = next(setting.job.make(data.schema, setting.own, setting.known))
+    assert request.parameters["columns"]
+    assert {*request.parameters["columns"]} <= {f"{column} in {{no, yes}}" for column in bounds}
+
+
+def test_what_a_policy_says_of_a_column_holds_for_its_codes() -> None:
+    policy = Policy(bounds={"arm": (0.0, 1.0)})
+    columns: dict[str, Any] = {"columns": ("arm in {placebo, drug, both}",), "edges": (-0.5, 0.5, 1.5, 2.5)}
+    refusal = policy.check_bounds(resolve("histogram", columns))
+    assert refusal is not None
+    assert (refusal.reason, refusal.expected) == ("bounds", "arm within 0 to 1")
+
+
+def test_an_aggregate_of_labelled_columns_is_told_by_plain_names() -> None:
+    rows = trial("sex", "arm", "age").with_indicators()
+    terms = JobTerms(epsilon=20.0, delta=1e-5, clients=CLIENTS, tolerate=20, computes=NODES)
+    recorded = RecordedRounds(IdealSwarm(rows.rows, rows.schema.columns, terms))
+    PrivateLogisticRegression(schema=rows.schema).fit(recorded)
+    aggregate = recorded.results[-1][1]
+    assert aggregate.parameters["columns"] == ["arm=drug", "arm=both", "age", "sex in {f, m}"]
+    assert named(aggregate).parameters["columns"] == ["arm=drug", "arm=both", "age", "sex"]
+    again = PrivateLogisticRegression(schema=rows.schema).fit([one for _, one in recorded.results][-1])
+    assert again.fit_.predictor.names[1:] == ("arm=drug", "arm=both", "age")
 
 
 # --- estimators -------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class NodesRegression(LearningJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round("the regression")
 
-    def make(
+    def rounds(
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
         by_nodes, group = conditions.kind is NodeRelease, settings.group or 1
