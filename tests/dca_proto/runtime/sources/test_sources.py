@@ -258,8 +258,8 @@ def test_a_query_may_return_texts_with_listed_categories(folder: Path) -> None:
     given = {"sqlite": "d.db", "query": "SELECT arm, age FROM r"}
     with capture_logs() as logs:
         feed = opened({**given, "categories": {"arm": ["placebo", "drug"]}}, folder)
-    assert feed.columns == ("arm", "arm=placebo", "arm=drug", "age")
-    rows = feed.rows(("arm", "arm=drug", "age"))
+    assert feed.columns == ("arm", "arm=placebo", "arm=drug", "arm in {placebo, drug}", "age")
+    rows = feed.rows(("arm in {placebo, drug}", "arm=drug", "age"))
     np.testing.assert_array_equal(rows, [[1, 1, 60], [NAN, NAN, 70], [NAN, NAN, 80], [NAN, NAN, 90]])
     assert [entry["fields"] for entry in logs if "fields" in entry] == [{"arm": 2}]
     with pytest.raises(InputError, match="no column 'sex', for which categories are listed"):
