@@ -4,8 +4,9 @@
   trainer's start, and since a round ended for its silence. What the broker delivers again does not count.
 - A request waits 45 seconds for a node that has sent nothing in that sense, otherwise for its time to collect. It does
   not end for silent nodes if p + 1 others are left.
-- A round has p + 1 nodes at least. Until the time at which a request may leave out nodes that do not answer, it has all
-  nodes but those that owe a cancelled round an abort or a sum, and those that flap, if p + 1 others remain.
+- A round has p + 1 nodes at least, or all that its request names; a round without a sum has none. Until the time at
+  which a request may leave out nodes that do not answer, it has all nodes but those that owe a cancelled round an abort
+  or a sum, and those that flap, if p + 1 others remain.
 - A repeat comes once the charge of each round that it repeats has come back, and each of these lost a node.
 
 Which nodes owe something or flap follows from the trainer's records, by the text of §4.8.
@@ -107,6 +108,8 @@ class Nodes(Checker):
                 known = self._note(effect.key, effect.value)
                 if is_new and known.accepted.body.kind.is_summed:
                     self._judge(process, known, self._requests.get(effect.key))
+                elif is_new:
+                    self.expect(not known.accepted.computes, f"{self._about(known.accepted.body)} has Compute nodes")
             elif type(effect) is Forget and effect.table == trainer_round.ROUNDS:
                 self._rounds.pop(effect.key, None)
 
@@ -187,7 +190,8 @@ class Nodes(Checker):
             fits = earlier is None or (earlier.stored.phase == trainer_round.RETURNED and bool(earlier.stored.silent))
             self.expect(fits, f"{who} repeats round {ended.hex()[:8]}, which lost no node or keeps its charge")
         now_ms, needed = self.world.simulator.now_ms, self.log.colluding.of(trainer) + 1
-        self.expect(len(nodes) >= needed, f"{who} has {len(nodes)} nodes, of which all may be corrupt")
+        enough = len(nodes) >= min(needed, len(known.stored.request.computes))
+        self.expect(enough, f"{who} has {len(nodes)} nodes, of which all may be corrupt")
         if request is None or self.world.tardiness_ms(trainer):
             return
         if self.world.scenario.rounds.roll_call:

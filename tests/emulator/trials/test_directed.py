@@ -42,6 +42,13 @@ def waits_s(world: TrialWorld) -> list[int]:
     return [((log.announced_ms or log.ended_ms or 0) - log.asked_ms) // SECOND_MS for log in rounds]
 
 
+def liar_factors(world: TrialWorld) -> list[float]:
+    """How many times as far as an honest client a liar gets, in each round with a result, of which there is one."""
+    completed = facts_of(world, RoundCompleted)
+    assert completed
+    return [fact.aggregate.liar_factor or 9.9 for fact in completed]
+
+
 def nodes_of(world: TrialWorld) -> list[str]:
     """The numbers of the nodes of each announced round; repeats come after what they repeat."""
     numbers = {node: str(number) for number, node in enumerate(world.actors.computes)}
@@ -60,6 +67,13 @@ MOMENTS: dict[str, Callable[[TrialWorld], bool]] = {
     ),
     "a client hears of the aborts from the repeat": repeated,
     "a node lies about whom it waits for": lambda world: at_once(world) and waited_ms(world) > WINDOWS_MS,
+    "rows in a ball on the finest grid, without noise": lambda world: all(
+        factor < 1.001 for factor in liar_factors(world)
+    ),
+    "clients prove that rows outside a ball are in it": lambda world: (
+        {client for fact in facts_of(world, RoundCompleted) for client in fact.aggregate.unproven}
+        == {world.clients[1].id}
+    ),
     "a trainer cancels a round that has a result": lambda world: at_once(world) and returned(world) == 0,
     "the file states a smaller p while a node is lost": lambda world: (
         at_once(world) and waited_ms(world) > 200_000 and world.actors.newest.p == 1

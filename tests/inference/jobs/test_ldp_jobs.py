@@ -143,7 +143,8 @@ def test_the_bins_of_a_histogram_are_public(given: dict[str, Any], edges: list[f
     assert request.parameters["edges"] == pytest.approx(edges)
     assert resolve(request.statistic, request.parameters).categories == len(names)
     column = request.parameters["columns"][0]
-    assert list(ldp_histogram.labels(column, [round(one, 6) for one in request.parameters["edges"]])) == names
+    read = [round(edge, 6) for edge in request.parameters["edges"]]
+    assert list(ldp_histogram.labels(column, read, schema.bounds[column])) == names
 
 
 def test_built_in_data_need_no_settings() -> None:
