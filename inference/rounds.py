@@ -96,9 +96,13 @@ def _renamed(job: Job[R], names: Mapping[str, str]) -> Job[R]:
             return result
 
 
-def named(aggregate: NoisyAggregate) -> NoisyAggregate:
-    """Return the aggregate with columns as people call them."""
+def named(aggregate: NoisyAggregate, schema: Schema | None = None) -> NoisyAggregate:
+    """Return the aggregate with columns as people call them. Raises `DataError` if the schema has other labels."""
     columns = aggregate.parameters["columns"]
+    for name in columns if schema else ():
+        if (column := plain_name(name)) != name and schema and column in schema.columns and name not in schema.asked:
+            expected = schema.asked[schema.columns.index(column)]
+            raise DataError(f"an aggregate has the codes {name!r}, and the schema has {expected!r}; give its labels")
     if (names := [*map(plain_name, columns)]) == [*columns]:
         return aggregate
     nodes = tuple(named(node) for node in aggregate.nodes)

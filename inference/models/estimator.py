@@ -220,7 +220,7 @@ class JobEstimator(PrivateEstimator):
         return self._shrunk(fit, () if names is None else tuple(names))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
-        return self._shrunk(self._learns.released([*map(named, aggregates)], self))
+        return self._shrunk(self._learns.released([named(aggregate, self._schema) for aggregate in aggregates], self))
 
     def _shrunk(self, fit: Any, features: Sequence[str] = ()) -> Any:
         settings = self.job_settings()

@@ -192,7 +192,9 @@ class PrivateProportionalHazards(PrivateEstimator):
         return self._shrunk(exact_hazards(rows, columns, self.prior_sd))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Hazards:
-        return self._shrunk(hazards_from([*map(named, aggregates)], self._columns()[1], prior_sd=self.prior_sd))
+        schema, columns = self._columns()
+        own = [named(aggregate, schema) for aggregate in aggregates]
+        return self._shrunk(hazards_from(own, columns, prior_sd=self.prior_sd))
 
     def _over_rounds(self, source: Rounds) -> Hazards:
         schema, columns = self._columns()

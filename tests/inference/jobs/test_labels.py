@@ -348,6 +348,9 @@ def test_an_aggregate_of_labelled_columns_is_told_by_plain_names() -> None:
     assert named(aggregate).parameters["columns"] == ["arm=drug", "arm=both", "age", "sex"]
     again = PrivateLogisticRegression(schema=rows.schema).fit([one for _, one in recorded.results][-1])
     assert again.fit_.predictor.names[1:] == ("arm=drug", "arm=both", "age")
+    other = replace(rows.schema, bounds={**rows.schema.bounds, "sex": Interval.of_labels("sex", SEXES[::-1])})
+    with pytest.raises(DataError, match=r"has the codes 'sex in \{f, m\}', and the schema has 'sex in \{m, f\}'"):
+        PrivateLogisticRegression(schema=other).fit(aggregate)
 
 
 # --- estimators -------------------------------------------------------------------------------------------------------
