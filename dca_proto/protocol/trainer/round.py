@@ -123,6 +123,7 @@ class Round(ActorRound[StoredRound]):
         self.releases: dict[bytes, Signed] = {}  # by client, in a round without Compute nodes
         self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
         self.heard: dict[bytes, int] = {}  # when a Compute node was last heard
+        self.asked: dict[bytes, int] = {}  # when a quiet Compute node was last asked
         self.reports: dict[bytes, Progress] = {}  # each node's last
         self.watched_ms = self.stuck_ms = 0  # since when nodes are watched; since when enough of them wait in vain
         self.watch_due_ms = 0  # when this process looks next

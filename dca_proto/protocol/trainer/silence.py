@@ -68,7 +68,8 @@ class Watching(Answering):
             current.watched_ms = now_ms  # this process was busy or asleep: what nodes sent meanwhile may still wait
         waiting = [node for node in current.computes if node not in current.partials]
         quiet = {node: self._quiet_ms(current, node, now_ms) for node in waiting}
-        due = [node for node in waiting if self._is_due(current, quiet[node])]
+        due = [node for node in waiting if self._is_due(current, node, now_ms)]
+        current.asked |= dict.fromkeys(due, now_ms)
         query = encode(self._sign(Query(current.id, current.hash))) if due else b""
         asked = [current.send(query, Channel.COMPUTE, node) for node in due]
         silent = tuple(node for node in waiting if quiet[node] >= silent_ms)
@@ -81,15 +82,18 @@ class Watching(Answering):
         told = self._tell_silent(current, silent, now_ms) if not cancelled else []
         return cancelled or [*told, *asked, self._watch_again(current, now_ms)]
 
-    def _is_due(self, current: Round, quiet_ms: int) -> bool:
-        """Return True if a node that has been quiet for so long should be asked now.
+    def _is_due(self, current: Round, node: bytes, now_ms: int) -> bool:
+        """Return True if a node has been quiet for so long that it should be asked now.
 
         Where every round needs all nodes, nothing hurries: one question for each message of a node, then one in a
         while. On a slow link, more of them would fill the queue of the trainer with answers.
         """
+        quiet_ms = self._quiet_ms(current, node, now_ms)
         turns = quiet_ms // self._timing.watch_ms
         if self._spare(len(self._federation.computes), current) < 1:
-            return turns == 1 or (turns > 0 and turns % _TURNS_UNHURRIED == 0)
+            asked_ms = current.asked.get(node, 0)  # looks are late by some ms: a question must not hang on one of them
+            is_answered = asked_ms <= now_ms - quiet_ms
+            return turns > 0 and (is_answered or now_ms - asked_ms >= _TURNS_UNHURRIED * self._timing.watch_ms)
         return turns > 0 and (quiet_ms < self._timing.silent_ms or turns % 2 == 0)
 
     def _tell_silent(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:

@@ -252,6 +252,23 @@ def test_a_trainer_asks_no_node_that_it_has_heard_and_signs_no_question_for_nobo
     assert signed == []
 
 
+@pytest.mark.parametrize("late_ms", [0, 1, 7, 300])
+def test_only_the_frozen_node_is_named_while_the_others_wait_for_it(late_ms: int) -> None:
+    """Each round needs all three nodes. Answers travel for 2 ms, and the trainer's timers fire some ms late."""
+    actors = exact_actors(3, 3)
+    network = actors.network()
+    network.deliver()
+    trainer = network.actors[actors.trainer_identity.id]
+    at_once, punctual = trainer.handle, trainer._watch_again
+    trainer.handle = lambda event, now_ms: at_once(event, now_ms + 2 * isinstance(event, Received))
+    trainer._watch_again = lambda current, now_ms: punctual(current, now_ms + late_ms)
+    begin(actors, network, clients=4)
+    frozen = actors.computes[2]
+    network.crash(frozen)
+    network.advance(network.now_ms + 80 * SECONDS)
+    assert {fact.computes for fact in network.reported(NodesSilent)} == {(frozen,)}
+
+
 def test_a_round_with_too_few_nodes_left_ends_within_a_minute_and_names_them() -> None:
     """Three of four are lost, and p = 1: one alone cannot make a round."""
     actors = four()
