@@ -192,7 +192,7 @@ def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:
     for one in result.actors:
         console.print(line(one), soft_wrap=True)
         for round_ in one.rounds:
-            console.print(f"  {round_line(round_)}", soft_wrap=True)
+            console.print(f"  {round_line(round_, one.role)}", soft_wrap=True)
         for job in one.schedule:
             console.print(f"  {schedule_line(job)}", soft_wrap=True)
         if one.last is not None:
@@ -224,9 +224,10 @@ def line(one: Status) -> str:
     return f"{one.role:<9} {one.name:<12} {', '.join(parts)}"
 
 
-def round_line(one: RoundStatus) -> str:
-    """Return a line on an open round: its phase, and whom it waits for."""
-    of = f" of {one.expected:,}" if one.expected is not None else ""
+def round_line(one: RoundStatus, role: str) -> str:
+    """Return a line on an open round of an actor: its phase, and whom it waits for."""
+    held = "its " if role == "compute" else ""  # a node expects the clients that it holds, not all of the round
+    of = f" of {held}{counted(one.expected, 'client')}" if one.expected is not None else ""
     arrived = f", {one.arrived:,}{of} have answered" if one.arrived is not None else ""
     names = listed(one.waits_for, 8) if not one.more else f"{listed(one.waits_for, 8)}, and {one.more:,} others"
     until = f", until {one.until}" if one.until else ""

@@ -290,7 +290,7 @@ class _Learning:
             cost = PrivacyCost.of_pure(options.epsilon) if is_pure else self._run.terms.budget.cost
             claim = claim_words(total([cost] * _RUNS).epsilon(delta), delta)
             kept = "a swarm keeps no ledger, so add up yourself what all runs on these rows cost"
-            say(self._console, "adds up", f"{kept}: {_RUNS} like this one, {claim} together")
+            say(self._console, "adds up", f"{kept}: {_RUNS} such runs would cost {claim} together")
 
     def _say_advice(self, run: Run) -> None:
         """Print what to try after an abort, if the numbers suggest it."""

@@ -28,6 +28,7 @@ are relative to the file that contains them.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,7 @@ def actor_text(role: str, url: str, data: Path | None = None, name: str = "") ->
 def is_actor_file(path: Path) -> bool:
     """Return True if a file has the section of a role, even if the rest is wrong. Raises `UsageError`."""
     text = read_text(path, _EXPECTED)
-    return any(f"[{role}]" in text for role in ROLES)
+    return re.search(rf"^[ \t]*\[[ \t]*({'|'.join(ROLES)})[ \t]*\]", text, re.MULTILINE) is not None
 
 
 def _read_tables(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dca_proto.errors import TransportError
+from dca_proto.errors import LoginError, TransportError
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT
 from dca_proto.runtime.settings import BrokerSettings, Proxy, Version
 
@@ -154,6 +154,23 @@ def check_topic(topic: str) -> None:
     if not topic or "+" in topic or "#" in topic or "\0" in topic or len(topic.encode()) > TOPIC_BYTES_MAX:
         expected = f"text without wildcards, of at most {TOPIC_BYTES_MAX} bytes"
         raise ValueError(f"a topic to publish on: found {topic[:200]!r}, expected {expected}")
+
+
+_OTHER_HOST = "the broker's certificate has another host in its subjectAltName: check the URL, or renew the certificate"
+_OTHER_TIME = "check the clock, or renew the broker's certificate"
+_CERTIFICATE_ADVICE = {9: _OTHER_TIME, 10: _OTHER_TIME, 62: _OTHER_HOST, 64: _OTHER_HOST}
+"""By OpenSSL's code of a failed check: not valid yet, expired; another host name, another IP address."""
+
+
+def login_error(url: str, username: str | None) -> LoginError:
+    """Return the error of a broker that refuses a name or a password; it does so after a revocation, too."""
+    advice = "check username and password_file, or this member was revoked: ask the federation's owner"
+    return LoginError(f"broker {url} refused user name ({username or 'none given'}) or password: {advice}")
+
+
+def certificate_advice(error: ssl.SSLCertVerificationError) -> str:
+    """Return what to do about a broker's certificate that was refused."""
+    return _CERTIFICATE_ADVICE.get(error.verify_code, "check ca")
 
 
 def in_words(error: Exception) -> str:

@@ -28,7 +28,6 @@ from dca_proto.errors import InputError, StorageError
 STDOUT = "-"
 TEXT_BYTES_MAX = 64 << 20
 """The largest text file of a person, but for data and results."""
-_CHECK_PATH = "check the path and its rights"
 
 
 def open_input(path: Path, advice: str = "", *, bytes_max: int = TEXT_BYTES_MAX) -> BinaryIO:
@@ -130,7 +129,17 @@ def decode_text(content: bytes, path: Path, advice: str = "") -> str:
 
 def unreadable(path: Path, error: OSError, advice: str = "") -> InputError:
     """Return the error of a file that cannot be read."""
-    return InputError(f"cannot read {path}: {error.strerror or error}; {_CHECK_PATH}{f'; {advice}' * bool(advice)}")
+    named = "" if path.is_absolute() else f" {full(path)}"
+    check = f"check the path{named} and its rights"
+    return InputError(f"cannot read {path}: {error.strerror or error}; {check}{f'; {advice}' * bool(advice)}")
+
+
+def full(path: Path) -> Path:
+    """Return where a path leads from the present folder, also if that was removed."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        return path
 
 
 def require_writable(path: Path, *, make_folders: bool = False) -> None:

@@ -25,7 +25,7 @@ from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.errors import InputError, PeerError, StorageError, UsageError
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.wire.messages import Certificate
-from dca_proto.runtime.files import decode_text, open_input, read_text, unreadable
+from dca_proto.runtime.files import decode_text, full, open_input, read_text, unreadable
 from dca_proto.wording import moment, parse_toml
 
 ROLES = ("client", "compute", "trainer", "registrar", "authority")
@@ -178,7 +178,8 @@ def parse_certificate(path: Path) -> Certificate:
 
 def read_federation(path: Path) -> Federation:
     """Read a federation file. Raises `UsageError` that names the file."""
-    text = _read_public(path, "`dca federation init` writes one")
+    advice = "run this where the owner's federation.toml is, or name that file, as in --federation FILE"
+    text = _read_public(path, advice)
     try:
         return Federation.from_toml(text)
     except UsageError as error:
@@ -187,7 +188,7 @@ def read_federation(path: Path) -> Federation:
 
 def _read_public(path: Path, advice: str) -> str:
     if not path.exists():
-        raise InputError(f"{path} does not exist; {advice}")
+        raise InputError(f"{path.name} does not exist in {full(path).parent}; {advice}")
     return read_text(path, advice)
 
 

@@ -34,8 +34,10 @@ from dca_proto.runtime.connection import (
     Listener,
     LostWhileConnecting,
     Published,
+    certificate_advice,
     check_topic,
     in_words,
+    login_error,
 )
 from dca_proto.runtime.fleet_connection import FleetConnection
 from dca_proto.runtime.parts import split
@@ -332,9 +334,7 @@ class MqttTransport:
         except BaseException as error:
             await connection.leave()
             if isinstance(error, ConnectRefused) and error.code in LOGIN_REFUSED:
-                name = self._username or "none given"
-                found = f"refused user name ({name}) or password"
-                raise LoginError(f"broker {settings.url} {found}: check username and password_file") from None
+                raise login_error(settings.url, self._username) from None
             if isinstance(error, OSError | TransportError):  # `TimeoutError` is an `OSError`
                 raise self._explained(error) from None
             raise
@@ -349,7 +349,7 @@ class MqttTransport:
             return TransportError(f"cannot reach broker at {url}: {error}")
         advice = f"are it and the proxy {self._settings.proxy} running?" if self._proxy else "is it running?"
         if isinstance(error, ssl.SSLCertVerificationError):
-            advice = "check ca"
+            advice = certificate_advice(error)
         elif self._tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
             advice = "does that port speak TLS? Without TLS, the URL begins with mqtt://"
         elif self._tls is None and isinstance(error, LostWhileConnecting):

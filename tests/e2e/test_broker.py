@@ -140,7 +140,9 @@ def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
 def test_a_wrong_password_is_refused_and_not_tried_again(ward: Ward) -> None:
     async def scenario() -> None:
         wrong = ward.transport(CLIENT, settings=ward.settings(CLIENT, password="guessed-wrong"))
-        with pytest.raises(UsageError, match=r"refused user name .* or password: check username") as caught:
+        with pytest.raises(
+            UsageError, match=r"refused user name .* or password: .*this member was revoked: ask the fed"
+        ) as caught:
             await wrong.open()
         assert "guessed-wrong" not in str(caught.value)
 

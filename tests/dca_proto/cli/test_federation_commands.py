@@ -85,6 +85,22 @@ def test_a_change_reports_number_hash_and_the_next_step(demo: Path, capsys: pyte
     assert file.hash.hex() in shown
 
 
+def test_a_command_in_another_folder_is_told_where_the_owners_file_was_looked_for(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is told to make a new federation; a path from the wrong folder is shown in full."""
+    (demo / "above").mkdir()
+    monkeypatch.chdir(demo / "above")
+    assert main(["federation", "revoke", "client-1"]) == 5
+    line = capsys.readouterr().err
+    assert line.startswith(f"dca: federation.toml does not exist in {demo}/above; run this where the owner's")
+    assert line.endswith("--federation FILE\n")
+    assert "init" not in line
+    owners = ("--federation", "../federation.toml", "--authority", "../authority.key")
+    assert main(["federation", "revoke", "client-1", *owners, "--members", "compute-1.toml"]) == 5
+    assert f"check the path {demo}/above/compute-1.toml and its rights" in capsys.readouterr().err
+
+
 def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = read_federation(demo / "federation.toml").computes[0]
     change("revoke", "client-1")

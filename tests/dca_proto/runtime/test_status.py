@@ -185,8 +185,15 @@ def test_labels_values_and_rounds_are_apart() -> None:
     unknown = RoundStatus(
         round_id="d9" * 16, statistic="", phase="kept", until=None, arrived=None, expected=None, waits_for=[]
     )
-    show(console, Statuses(actors=[msgspec.structs.replace(ends, rounds=[unknown])]), in_full=True)
+    asked = msgspec.structs.replace(unknown, round_id="e0" * 16, arrived=2, expected=2)
+    actors = [msgspec.structs.replace(ends, rounds=[unknown])]
+    actors += [msgspec.structs.replace(STATUS, role=role, rounds=[asked]) for role in ("compute", "trainer")]
+    show(console, Statuses(actors=actors), in_full=True)
     printed = console.export_text()
+    assert [line for line in printed.splitlines() if "e0e0e0e0" in line] == [
+        "  round e0e0e0e0: kept, 2 of its 2 clients have answered",
+        "  round e0e0e0e0: kept, 2 of 2 clients have answered",
+    ]
     assert "certificate by the registrar 2027-03-01T00:25:55Z" in printed
     assert "round d9d9d9d9: kept" in printed
     places = {line(msgspec.structs.replace(STATUS, role=role)).index("ward-7") for role in ("client", "registrar")}
@@ -328,7 +335,7 @@ def test_a_folder_stands_for_its_actors_that_have_run(
             if file.stem in (name, "federation"):
                 shutil.copy(file, machines / machine)
     (demo.parent / "empty").mkdir()
-    (demo.parent / "empty" / "pyproject.toml").write_text("[project]\n")
+    (demo.parent / "empty" / "pyproject.toml").write_text('[project]\ndependencies = ["dca-proto[client]"]\n')
     monkeypatch.chdir(demo.parent)
 
     def refusal(*given: str) -> str:
