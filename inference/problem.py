@@ -80,6 +80,23 @@ class Schema:
         return bounds.level(self.target, 1) if len(bounds.labels) == 2 else self.target
 
     @property
+    def odds(self) -> str:
+        """Whose odds a regression of two classes states, and against whom, as text: a class is an end of the bounds."""
+        bounds = self.bounds[self.target]
+        upper, lower = (bounds.level(self.target, code) for code in (bounds.upper, bounds.lower))
+        return f"{upper} against {lower}{'' if bounds.labels else '; a number between them counts as the nearer'}"
+
+    @property
+    def references(self) -> dict[str, str]:
+        """By each indicator among the features: the categories without one, with which it is compared, as text."""
+        found = {}
+        for column, listed in self.labelled.items():
+            names = indicators(column, self.labelled)
+            rest = [text for name, text in zip(names, listed, strict=True) if name not in self.features]
+            found |= {name: f"{column}={' or '.join(rest)}" for name in names if name in self.features}
+        return found
+
+    @property
     def categories(self) -> dict[str, tuple[str, ...]]:
         """The labels of the columns that have some, in the order of their codes."""
         return {name: labels for name in self.columns if (labels := self.bounds[name].labels)}

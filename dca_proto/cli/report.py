@@ -70,7 +70,10 @@ def report(
         require_writable(table)
     kind, page = read_page(run, reference=not no_reference)
     target = output if output is not None else run.with_suffix(".html")
-    text_of_table = "" if table is None else written(read_summary(run), table)
+    text_of_table = ""
+    if table is not None:
+        summary, contributors = read_summary(run)
+        text_of_table = written(summary, table, contributors)
     require_writable(target)
     if target.exists() and target.samefile(run):
         raise UsageError(f"--page {target} is the run's own file; name another one")

@@ -182,7 +182,14 @@ def _spec(
         raise UsageError(f"job {job.name!r} learns from data nodes; give --data-nodes J, or --set site=COLUMN")
     check_outputs(output, json_to)
     needed = job.columns(settings)
-    train = problem_of(data, default=job.dataset, alone=not job.scored, needed=needed, whole=job.whole)
+    train = problem_of(
+        data,
+        default=job.dataset,
+        alone=not job.scored,
+        needed=needed,
+        whole=job.whole,
+        column=getattr(settings, "column", None),
+    )
     train = job.read(train, settings)
     test = None
     if job.scored and not no_reference:

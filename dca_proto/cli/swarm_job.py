@@ -354,6 +354,7 @@ def problem_of(
     alone: bool = False,
     needed: tuple[str, ...] = (),
     whole: bool = False,
+    column: str | None = None,
 ) -> Problem:
     """Load the problem that the options name.
 
@@ -362,6 +363,7 @@ def problem_of(
         alone: the job describes the target and predicts nothing, so that a table needs no features.
         needed: columns of a table that such a job reads besides the target.
         whole: the job describes all columns with bounds, so that a table needs no target.
+        column: which a job describes, if its settings name one: the target of a table, unless one is given.
 
     Raises:
         UsageError: the options exclude each other.
@@ -377,16 +379,17 @@ def problem_of(
     if options.dataset is not None or options.data_folder is not None:
         other = "--dataset" if options.dataset is not None else "--data-folder"
         raise UsageError(f"--csv and {other} exclude each other; keep one")
-    if options.target is None and not whole:
-        raise UsageError("--csv needs --target COLUMN, the column to predict")
+    target = options.target or column or ""
+    if not target and not whole:
+        raise UsageError(f"--csv needs --target COLUMN, the column to {'describe' if alone else 'predict'}")
     if options.bounds is not None and options.bounds_from_data:
         raise UsageError("--bounds and --bounds-from-data exclude each other; keep one")
     if options.missing not in (None, *MISSING):
         raise UsageError(f"--missing {options.missing}: expected one of {', '.join(MISSING)}")
     given = {} if options.bounds is None else given_bounds(options.bounds)
     given |= {name: as_interval(name, labels) for name, labels in parse_categories(options.categories or ()).items()}
+    needed = tuple(name for name in needed if name != target)
     features = list(needed) if alone and options.features is None else options.features
-    target = options.target or ""
     if whole:
         features, target = _described(list(dict.fromkeys([*(options.features or given), *needed])), target)
     try:

@@ -93,7 +93,7 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
         shown = by_strength[:most] if summary.get("coefficients") else thinned(every, most)
     compared = any(row["nonprivate"] is not None for row in every)
     title, names, rows = table_of(summary, shown, compared=compared)
-    of = f"{len(shown)} of {len(every)}; " if len(shown) < len(every) else ""
+    of = f"{len(shown)} of {len(every)}, the JSON has all; " if len(shown) < len(every) else ""
     return Table(names, rows, f"{of}{title}")
 
 

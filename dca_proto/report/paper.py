@@ -19,9 +19,11 @@ ALL = "all"
 _ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
             "²": "\\textsuperscript{2}",
             "³": "\\textsuperscript{3}", "Σ": r"$\Sigma$", "−": "$-$", "–": "--",
+            "ε": r"$\varepsilon$", "δ": r"$\delta$", "μ": r"$\mu$", "σ": r"$\sigma$", "±": r"$\pm$", "≥": r"$\geq$",
             "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
             **{sign: f"\\{sign}" for sign in "&%$#_{}"}}  # fmt: skip
 _MARKDOWN = re.compile(r"[\\`*<|&]|(?<!\w)_|_(?!\w)|(?<=\])\(")  # what starts markup; not an underscore within a word
+_LESS = " less "  # between the two groups of a difference
 _FORMULA = tuple("=+-@")  # spreadsheets compute a cell that starts so
 
 
@@ -74,9 +76,17 @@ def table_of(summary: Summary, title: str = "", *, compared: bool = True) -> Tab
 
 
 def _for_paper(summary: Summary) -> list[list[str]]:
-    """Return the header and the lines; a column's name stands in its first line only."""
+    """Return the header and the lines; a column's name stands in its first line only.
+
+    The header names a column of groups once, if all of them have texts: arm, placebo, drug.
+    """
     groups, lines = lines_of(summary)
-    found, last = [["", "", *groups]], ""
+    column, sign, _ = groups[0].partition("=")
+    if sign and all(group.startswith(column + sign) for group in groups):
+        groups = [_LESS.join(one.removeprefix(column + sign) for one in group.split(_LESS)) for group in groups]
+    else:
+        column = ""
+    found, last = [["", column, *groups]], ""
     for line in lines:
         found.append(["" if line.column == last else line.column, line.figure, *map(_words, line.rows)])
         last = line.column
@@ -92,17 +102,22 @@ def _words(row: Row | None, kind: str = "estimate") -> str:
     return interval_words(point.mean, point.interval, 3)
 
 
-def written(summary: Summary, target: Path) -> str:
+def written(summary: Summary, target: Path, contributors: int = 0) -> str:
     """Return the text of the table in the format of the file's suffix: .md, .tex or .csv.
+
+    Args:
+        contributors: the most of a round, for the note; 0 if unknown.
 
     Raises:
         UsageError: another suffix, or no estimates.
     """
     require_format(target)
-    make = {".md": _markdown, ".tex": _latex, ".csv": _csv}[target.suffix]
     if not rows_of(summary):
         raise UsageError(f"--table {target}: the run has no estimates; give a result of dca learn or dca swarm")
-    return make(summary)
+    if target.suffix == ".csv":
+        return _csv(summary)
+    make = _markdown if target.suffix == ".md" else _latex
+    return make(*_for_paper(summary), notes=_notes(summary, contributors))
 
 
 def require_format(target: Path) -> None:
@@ -111,25 +126,23 @@ def require_format(target: Path) -> None:
         raise UsageError(f"--table {target}: expected a name that ends in .md, .tex or .csv")
 
 
-def _markdown(summary: Summary) -> str:
-    header, *lines = _for_paper(summary)
+def _markdown(header: Sequence[str], *lines: Sequence[str], notes: Sequence[str]) -> str:
+    def text(words: str) -> str:
+        return _MARKDOWN.sub(_with_backslash, words)
 
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(_MARKDOWN.sub(_with_backslash, cell) for cell in cells)} |"
+        return f"| {' | '.join(map(text, cells))} |"
 
     marks = [":--", ":--", *("--:" for _ in header[2:])]
-    return "\n".join([line(header), line(marks), *map(line, lines), "", _note(summary), ""])
+    return "\n".join([line(header), line(marks), *map(line, lines), *(f"\n{text(note)}" for note in notes), ""])
 
 
-def _latex(summary: Summary) -> str:
-    header, *lines = _for_paper(summary)
-
+def _latex(header: Sequence[str], *lines: Sequence[str], notes: Sequence[str]) -> str:
     def line(cells: Sequence[str]) -> str:
         return " & ".join(map(_escaped, cells)) + r" \\"
 
     return "\n".join(
         [
-            f"% {_note(summary)}",
             "% needs the package booktabs",
             rf"\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}",
             r"\toprule",
@@ -138,6 +151,7 @@ def _latex(summary: Summary) -> str:
             *map(line, lines),
             r"\bottomrule",
             r"\end{tabular}",
+            *(rf"\par{{\footnotesize {_escaped(note)}}}" for note in notes),
             "",
         ]
     )
@@ -157,12 +171,16 @@ def _cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _note(summary: Summary) -> str:
-    note = "Estimates with 95 % intervals, which include the noise"
+def _notes(summary: Summary, contributors: int) -> list[str]:
+    """Return what stands below a table: what its numbers are, with the claim and n, then the run's warnings."""
+    note, n = "Estimates with 95 % intervals, which include the noise", [f"n = {contributors:,}"] * bool(contributors)
     epsilon, delta = summary.get("epsilon"), summary.get("delta")
     if not summary.get("private", True) or epsilon is None or delta is None:
-        return f"{note}."
-    return f"{note} of differential privacy ({claim_words(epsilon, delta)})."
+        facts = ["not private", *n] if not summary.get("private", True) else n
+    else:
+        note, facts = f"{note} of differential privacy", [claim_words(epsilon, delta), *n]
+    first = f"{note} ({'; '.join(facts)})." if facts else f"{note}."
+    return [first, *(f"Warning: {text}." for text in summary.get("warnings", []))]
 
 
 def _csv(summary: Summary) -> str:

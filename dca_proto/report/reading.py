@@ -78,15 +78,17 @@ def read_page(path: Path, *, reference: bool = True) -> tuple[str, Page]:
         ) from None
 
 
-def read_summary(path: Path) -> Any:
-    """Return what a job learned, from its run's JSON file, after `read_page` has accepted it.
+def read_summary(path: Path) -> tuple[Any, int]:
+    """Return what a job learned and the most contributors of a round, from its JSON file, after `read_page` took it.
 
     A run of another kind has an empty summary.
     """
     from dca_proto.report import learned
 
     found = _decode(path, _bytes_of(path))
-    return learned.read(found) if found.get("kind") in ("swarm", "learn") else {}
+    if found.get("kind") not in ("swarm", "learn"):
+        return {}, 0
+    return learned.read(found), max((one.get("contributors") or 0 for one in found["rounds"]), default=0)
 
 
 def _check_numbers(value: Any, place: str) -> None:

@@ -125,6 +125,7 @@ class LearningJob(ABC):
         iterative: True if it has many rounds, one per iteration. drawable: True if its result has draws of a posterior.
         makes_rows: True if its result has synthetic rows, for a CSV file.
         any_labels: True if a regression's target may have three texts or more.
+        of_two: True if a regression's target has two classes.
         kinds: the kinds of rounds that it can learn from, its default first.
         about: what it learns, for the list of jobs in `docs/learning.md`.
         estimator: what its estimator needs, or a sentence why there is none.
@@ -143,6 +144,7 @@ class LearningJob(ABC):
     drawable: bool = True
     makes_rows: bool = False
     any_labels: bool = False
+    of_two: bool = False
     kinds: tuple[type[Kind], ...] = (SecureSum,)
     changeable: tuple[str, ...] = ()
     about: str
@@ -264,11 +266,18 @@ class LearningJob(ABC):
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
     ) -> Summary:
-        """Return `Posterior.summary`, with a warning about what was hardly learned before its own warnings."""
+        """Return `Posterior.summary`, with a warning about what was hardly learned before its own warnings.
+
+        Of a regression, remarks say whose odds it states, and with what the indicators are compared.
+        """
         summary: Summary = as_posterior(result).summary(schema, reference, train, test)
         rows = rows_of(summary)
         hardly = about_contraction([row["name"] for row in rows], [row["contraction"] for row in rows])
-        return {**summary, "warnings": [*hardly, *summary.get("warnings", [])]}
+        remarks = {**summary.get("remarks", {})} | ({"odds": f"of {schema.odds}"} if self.of_two else {})
+        if self.regresses and (compared := schema.references):
+            remarks["reference"] = "; ".join(f"{name} against {rest}" for name, rest in compared.items())
+        found: Summary = {**summary, "warnings": [*hardly, *summary.get("warnings", [])]}
+        return {**found, "remarks": remarks} if remarks else found
 
 
 class RefitJob(LearningJob):

@@ -135,13 +135,15 @@ def figures(private: Marginal, nonprivate: Marginal | None) -> Figures:
     }
 
 
-def standard_unit(target: str, by: str) -> str:
-    """Return the unit of coefficients that are multiplied by a scale of their feature.
+def slope_axis(target: str, by: str, scale: float, *, is_indicator: bool) -> Standard:
+    """Return how a picture shows a slope: times a scale of its feature; that of an indicator as it is, 1 against 0.
 
     Args:
         target: the unit of the predicted value. by: the kind of scale, `BY_SD` or `BY_BOUNDS`.
     """
-    return f"{target} per {by} of the feature"
+    if is_indicator:
+        return Standard(unit=f"{target}, the category against its reference", scale=1.0, centre=0.0)
+    return Standard(unit=f"{target} per {by} of the feature", scale=float(scale), centre=0.0)
 
 
 def score(name: str, private: float, nonprivate: float | None, constant: float, *, higher_is_better: bool) -> Score:

@@ -35,7 +35,7 @@ from inference.jobs.estimates import (
     Marginal,
     normal,
     score,
-    standard_unit,
+    slope_axis,
     student,
 )
 from inference.jobs.summary import HeldOut, Summary
@@ -373,12 +373,13 @@ def rows_of_slopes(
     (*features, target), units = columns, {} if schema is None else schema.units
     own = units.get(target, target)
     predicted = {IDENTITY: own, LOG: f"log {own}", LOGIT: LOG_ODDS}[link]
-    axis, rows = standard_unit(predicted, by), [Estimate(INTERCEPT, "", figures[0], INTERCEPT)]
+    known = {} if schema is None else schema.references
+    rows = [Estimate(INTERCEPT, "", figures[0], INTERCEPT)]
     for name, figure, size in zip(features, figures[1:], scale, strict=True):
         per = units.get(name, f"unit of {name}" if link == IDENTITY else "")
         unit = f"{predicted} per {per}" if per else predicted
-        standard = {"unit": axis, "scale": float(size), "centre": 0.0}
-        rows.append(Estimate(name, unit, figure, COEFFICIENTS, standard))  # type: ignore[arg-type]
+        axis = slope_axis(predicted, by, size, is_indicator=name in known)
+        rows.append(Estimate(name, unit, figure, COEFFICIENTS, axis))
     return rows
 
 

@@ -25,9 +25,9 @@ from dca_proto.statistics import CategoryScore
 from dca_proto.statistics.category_score import COUNT, chances_of
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, Marginal, score, standard_unit
+from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, Marginal, score, slope_axis
 from inference.jobs.settings import require_positive
-from inference.jobs.summary import HeldOut, Standard
+from inference.jobs.summary import HeldOut
 from inference.laws import Draws, Slopes
 from inference.locate import STATISTIC as PHASES
 from inference.locate import beside_count, locate
@@ -132,11 +132,12 @@ class Categories(NormalLaw):
         units = {} if known is None else known.units
         heads, scale = self.model.heads, np.tile(self.columns.scale[:-1], 1 if self.model.ordered else self.model.heads)
         per = list(self.features) * (1 if self.model.ordered else heads)
-        (offsets, effects), axis = self._labels, standard_unit(LOG_ODDS, BY_SD)
+        (offsets, effects), indicators = self._labels, {} if known is None else known.references
         rows = []
         for name, feature, figure, size in zip(effects, per, figures[heads:], scale, strict=True):
             unit = f"{LOG_ODDS} per {units[feature]}" if feature in units else LOG_ODDS
-            rows.append(Estimate(name, unit, figure, COEFFICIENTS, Standard(unit=axis, scale=float(size), centre=0.0)))
+            axis = slope_axis(LOG_ODDS, BY_SD, size, is_indicator=feature in indicators)
+            rows.append(Estimate(name, unit, figure, COEFFICIENTS, axis))
         kind = "threshold" if self.model.ordered else "intercept"
         return rows + [
             Estimate(f"{kind} {name}", LOG_ODDS, one) for name, one in zip(offsets, figures[:heads], strict=True)

@@ -220,7 +220,7 @@ class Logistic(ShrunkJob):
     """Logistic regression."""
 
     name, title, settings = "logistic", "Effect on the log odds of {target}", Settings
-    iterative = True
+    iterative = of_two = True
     changeable = ("prior_sd", *SHRINKAGE)
     estimator = Estimable("PrivateLogisticRegression", CLASS, of_rows, of_released)
     about = "[logistic regression](#logistic-regression), in five rounds or more"

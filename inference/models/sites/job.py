@@ -242,7 +242,7 @@ class SitesLogistic(SitesRegression):
     about = "[a hierarchical logistic regression over hospitals](jobs/sites.md)"
     examples = (Example(CLASS, {"rounds": 2}),)
     clean = Clean(CLASS)
-    link = LOGIT
+    link, of_two = LOGIT, True
 
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return stages_of(settings.rounds, settings.std_share)

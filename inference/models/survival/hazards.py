@@ -29,9 +29,9 @@ from dca_proto.statistics.survival_score import BEYOND, COUNT, contrast, even
 from inference.columns import Standardisation, standardisation
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD, Estimate, score, standard_unit
+from inference.jobs.estimates import BY_SD, Estimate, score, slope_axis
 from inference.jobs.settings import require_positive
-from inference.jobs.summary import HeldOut, Standard
+from inference.jobs.summary import HeldOut
 from inference.laws import Drawn, Draws, Shrunk, Slopes
 from inference.locate import FREQUENCIES, LEVELS, beside_count, locate, phases_request
 from inference.locate import STATISTIC as PHASES
@@ -128,7 +128,8 @@ class Hazards:
         names, units = [*self.columns.group_labels[1:], *self.columns.features], {} if schema is None else schema.units
         (of_groups, their_sd), scale = self.group_effects, np.r_[np.ones(self.columns.groups - 1), self.scale]
         mean, sd = np.r_[of_groups, self.coefficients], np.r_[their_sd, self.coefficient_sd]
-        figures, axis = with_prior(mean, sd, 0.0, self.prior_sd / scale), standard_unit(LOG_HAZARD, BY_SD)
+        figures = with_prior(mean, sd, 0.0, self.prior_sd / scale)
+        indicators = {*names[: len(their_sd)], *(() if schema is None else schema.references)}
         if self.shrunk is not None:
             drawn = self.shrunk.drawn
             figures = [*figures[: len(their_sd)], *self.shrunk.figures(drawn[..., :0], self.in_own_units(drawn)[RATIO])]
@@ -137,7 +138,7 @@ class Hazards:
                 name,
                 f"{LOG_HAZARD} per {units[name]}" if name in units else LOG_HAZARD,
                 figure,
-                axis=Standard(unit=axis, scale=float(size), centre=0.0),
+                axis=slope_axis(LOG_HAZARD, BY_SD, size, is_indicator=name in indicators),
             )
             for name, figure, size in zip(names, figures, scale, strict=True)
         ]
@@ -183,6 +184,12 @@ class Hazards:
         """Return the law with these draws and moments. Args: more: attributes."""
         return replace(self, shrunk=shrunk, theta=Normal(mean, cov), **more)
 
+    @property
+    def _compared(self) -> dict[str, str]:
+        """The remark on the group with which the others are compared."""
+        first, *others = self.columns.group_labels
+        return {"groups": f"{', '.join(others)} against {first}"} if others else {}
+
     def posterior(self) -> Posterior:
         """Return the posterior of this law."""
         method = {"method": self.method} if self.method else {}
@@ -194,7 +201,7 @@ class Hazards:
             notes=tuple(self.warnings),
             attrs=self.attrs,
             table=self.estimates,
-            extras=lambda: {"remarks": {"events": self.columns.coding, **method}},
+            extras=lambda: {"remarks": {"events": self.columns.coding, **self._compared, **method}},
             predictor=self,
             sample=self.sample,
             private=self.private,

@@ -172,7 +172,7 @@ def test_a_table_has_points_of_all_arms() -> None:
     table = learned.estimates({"estimates": rows, "private": True}, 12)
     names = [str(cells[0]) for cells in table.rows]
     assert names == [*(f"S({x}), {arm}" for arm in "ab" for x in (3, 5, 8, 10, 12)), "mean, a", "mean, b"]
-    assert table.title.startswith("12 of 26; ")
+    assert table.title.startswith("12 of 26, the JSON has all; ")
     many: Any = [point for arm in range(20) for point in curve(str(arm), 3)]
     assert len(learned.estimates({"estimates": many, "private": True}, 12).rows) == 20, "one of each"
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
@@ -238,6 +239,16 @@ def test_a_missing_list_is_suggested_from_the_owners_own_file_and_said_to_be_rea
     odd = ("a, b", 'c "d"', "e f")
     option, value = shlex.split(categories_option("x y", odd))
     assert (option, parse_categories([value])) == ("--categories", {"x y": odd})
+
+
+def test_the_column_that_a_job_describes_is_the_target(path: Path) -> None:
+    options = DataOptions(csv=path, bounds="age=0:120,cost=0:20", categories=["city=Åbo,Oulu,Turku"], missing="zero")
+    found = problem_of(options, alone=True, needed=("city", "age"), column="age")
+    assert found.schema.columns == ("city", "age")
+    both = problem_of(msgspec.structs.replace(options, target="cost"), alone=True, needed=("age",), column="age")
+    assert both.schema.columns == ("age", "cost"), "a target that is given stays"
+    with pytest.raises(UsageError, match="the column to describe"):
+        problem_of(options, alone=True)
 
 
 def test_trial_bounds_are_of_complete_rows_and_categories_stay_public(path: Path) -> None:

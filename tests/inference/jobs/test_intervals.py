@@ -193,7 +193,7 @@ def test_a_table_of_many_coefficients_fits_80_columns_with_each_interval_whole()
     screen = io.StringIO()
     Console(file=screen, width=80).print(drawn_table(estimates(coefficients(30), 12)))
     lines = screen.getvalue().splitlines()
-    assert lines[0].strip() == "12 of 31; posterior: mean [95 % interval], log odds"
+    assert lines[0].strip() == "12 of 31, the JSON has all; posterior: mean [95 % interval], log odds"
     assert max(map(len, lines)) <= 80
     assert sum(line.count("[") == 2 == line.count("]") for line in lines) == 12
     assert "…" not in screen.getvalue()

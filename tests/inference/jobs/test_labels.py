@@ -124,6 +124,37 @@ def test_a_model_is_told_by_its_labels() -> None:
     assert summary["remarks"]["events"] == "status alive = censored, dead = event"
 
 
+def test_a_result_says_whose_odds_it_states_and_with_what_indicators_are_compared() -> None:
+    of_texts, _ = learned("logistic", trial("sex", "arm", "age"))
+    assert of_texts["remarks"]["odds"] == "of sex=m against sex=f"
+    assert of_texts["remarks"]["reference"] == "arm=drug against arm=placebo; arm=both against arm=placebo"
+    chosen = Schema(("arm=both", "age"), "status", BOUNDS)
+    assert chosen.references == {"arm=both": "arm=placebo or drug"}
+    coded = Schema(("age",), "status", {"age": (18, 100), "status": (1, 2)})
+    assert coded.odds == "status 2 against status 1; a number between them counts as the nearer"
+    linear, _ = learned("regression", trial("age", "sex"))
+    assert linear["remarks"]["reference"] == "sex=m against sex=f"
+    assert "odds" not in linear["remarks"]
+    rows, settings, _ = CASES["survival-regression"]
+    hazards, _ = learned("survival-regression", rows, **settings)
+    assert hazards["remarks"]["groups"] == "arm=drug, arm=both against arm=placebo"
+
+
+@pytest.mark.parametrize("name", ["logistic", "regression", "multinomial-regression", "survival-regression"])
+def test_a_picture_shows_an_indicator_as_the_table_does_and_scales_numbers(name: str) -> None:
+    target, more = {"survival-regression": ("time", {"group": "arm", "event": "status"}), "regression": ("time", {}),
+                    "logistic": ("sex", {}), "multinomial-regression": ("stage", {})}[name]  # fmt: skip
+    features = ("arm", "age", *(["status"] if more else []))
+    summary, _ = learned(name, trial(target, *features), **more)
+    axes = {row["name"]: row["standard"] for row in rows_of(summary) if "standard" in row}  # type: ignore[arg-type]
+    of_arm = [axis for label, axis in axes.items() if label.startswith("arm=")]
+    of_age = [axis for label, axis in axes.items() if label.startswith("age")]
+    assert of_arm
+    assert all(axis["scale"] == 1 and axis["unit"].endswith("category against its reference") for axis in of_arm)
+    assert of_age
+    assert all(axis["scale"] > 5 and "private standard deviation" in axis["unit"] for axis in of_age), "its sd is 10"
+
+
 def test_a_table_shows_every_category_and_shares_add_up_to_one() -> None:
     summary, _ = learned("describe", trial("stage", "sex", "age"))
     cells, rows = summary["cells"], rows_of(summary)  # type: ignore[arg-type]

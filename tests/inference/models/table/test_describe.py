@@ -214,14 +214,36 @@ def test_tables_for_papers_have_every_figure_and_escape_names(by_group: Posterio
     assert markdown[0] == "|  |  | arm 0 | arm 1 |"
     assert markdown[2].startswith("| age | n | ")
     assert markdown[3].startswith("|  | mean (years) | 5")
-    assert markdown[-1].endswith("(epsilon 4, delta 1e-05).")
+    assert any(line.endswith("(epsilon 4, delta 1e-05).") for line in markdown)
     summary["cells"]["n of age, arm 0"]["column"] = "a_b & 50 %"
     latex = paper.written(summary, Path("t.tex"))
     assert r"a\_b \& 50 \% & n & " in latex
-    assert latex.count(r"\\") == len(markdown) - 3 + 1, "the renamed cell has a line of its own"
+    assert latex.count(r"\\") == len([line for line in markdown if line.startswith("|")]), (
+        "the renamed cell has a line of its own"
+    )
     rows = list(csv.DictReader(io.StringIO(paper.written(summary, Path("t.csv")))))
     assert len(rows) == len(by_group.estimates())
     assert float(rows[2]["low_95"]) < float(rows[2]["estimate"]) < float(rows[2]["high_95"])
+
+
+def test_tables_for_papers_name_the_column_of_groups_once_and_have_the_claim_n_and_warnings_below() -> None:
+    row = {"unit": "", "estimate": 1.0, "estimate_sd": 0.1, "interval_95": [0.0, 2.0], "nonprivate": None}
+    groups = ("arm=placebo", "arm=drug", "arm=placebo less arm=drug")
+    summary: Any = {
+        "estimates": [{**row, "name": group} for group in groups],
+        "cells": {group: {"column": "age", "figure": "mean", "group": group} for group in groups},
+        "private": True, "epsilon": 4.0, "delta": 1e-5, "warnings": ["a_b is 50 % noise"],
+    }  # fmt: skip
+    latex = paper.written(summary, Path("t.tex"), 250)
+    assert "\n & arm & placebo & drug & placebo less drug \\\\\n" in latex
+    below = latex.partition("\\end{tabular}\n")[2].splitlines()
+    note = "Estimates with 95 \\% intervals, which include the noise of differential privacy"
+    assert below[0] == f"\\par{{\\footnotesize {note} (epsilon 4, delta 1e-05; n = 250).}}"
+    assert below[1] == "\\par{\\footnotesize Warning: a\\_b is 50 \\% noise.}"
+    markdown = paper.written(summary, Path("t.md"), 250)
+    assert "n = 250" in markdown
+    assert markdown.endswith("Warning: a_b is 50 % noise.\n")
+    assert "(not private)." in paper.written({**summary, "private": False}, Path("t.tex"))
 
 
 @pytest.mark.parametrize(
