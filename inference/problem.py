@@ -89,7 +89,7 @@ class Schema:
     @property
     def references(self) -> dict[str, str]:
         """By each indicator among the features: the categories without one, with which it is compared, as text."""
-        found = {}
+        found: dict[str, str] = {}
         for column, listed in self.labelled.items():
             names = indicators(column, self.labelled)
             rest = [text for name, text in zip(names, listed, strict=True) if name not in self.features]

@@ -98,7 +98,11 @@ def swarm(
     categories: options.Categories = None,
     delimiter: options.Delimiter = "",
     missing: Annotated[
-        str | None, typer.Option(help="CSV rows that lack a value: refuse (default), or zero, as in a federation.")
+        str | None,
+        typer.Option(
+            help="CSV rows that lack a value: refuse (default), or zero: add zero to sums, as in a federation; nothing "
+            "is filled in, and job describe counts them for the columns that they have."
+        ),
     ] = None,
     features: options.Features = None,
     nodes: Annotated[

@@ -286,11 +286,16 @@ class _Learning:
             who = counted(options.dropped, "data node" if options.kind is NodeRelease else "client")
             say(self._console, "drop", f"{who} dropped out on purpose and count nowhere; --drop 0 keeps all")
         if self._spec.is_own and run.private:
-            is_pure, delta = options.reports in PURE_MECHANISMS, options.spent_delta
-            cost = PrivacyCost.of_pure(options.epsilon) if is_pure else self._run.terms.budget.cost
+            is_pure, delta, budget = options.reports in PURE_MECHANISMS, options.spent_delta, self._run.terms.budget
+            cost = PrivacyCost.of_pure(options.epsilon) if is_pure else budget.cost
             claim = claim_words(total([cost] * _RUNS).epsilon(delta), delta)
             kept = "a swarm keeps no ledger, so add up yourself what all runs on these rows cost"
-            say(self._console, "adds up", f"{kept}: {_RUNS} such runs would cost {claim} together")
+            one = f"pure:{at_least(options.epsilon)}" if is_pure else f"gaussian:{at_least(budget.mu)}"
+            say(
+                self._console,
+                "adds up",
+                f"{kept}: {_RUNS} such runs would cost {claim} together (dca account --also {one})",
+            )
 
     def _say_advice(self, run: Run) -> None:
         """Print what to try after an abort, if the numbers suggest it."""

@@ -163,7 +163,8 @@ def _refuser(path: Path, text: CsvText, listed: Categories) -> OnMissing:
 
 
 def _refused(cell: str, where: str, listed: Sequence[str] | None, delimiter: str) -> DataError:
-    advice = "correct it, leave the row out, or let rows that lack a value count as zero (--missing zero)"
+    advice = "correct it, leave the row out, or let rows that lack a value take part as they do in a federation"
+    advice += " (--missing zero): nothing is filled in, and such a row adds zero to every sum that needs the value"
     if not cell.strip():
         return DataError(f"{where}: the value is missing; {advice}")
     if listed is None and DECIMAL_COMMA.fullmatch(cell.strip()):

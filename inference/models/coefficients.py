@@ -373,8 +373,7 @@ def rows_of_slopes(
     (*features, target), units = columns, {} if schema is None else schema.units
     own = units.get(target, target)
     predicted = {IDENTITY: own, LOG: f"log {own}", LOGIT: LOG_ODDS}[link]
-    known = {} if schema is None else schema.references
-    rows = [Estimate(INTERCEPT, "", figures[0], INTERCEPT)]
+    known, rows = {} if schema is None else schema.references, [Estimate(INTERCEPT, "", figures[0], INTERCEPT)]
     for name, figure, size in zip(features, figures[1:], scale, strict=True):
         per = units.get(name, f"unit of {name}" if link == IDENTITY else "")
         unit = f"{predicted} per {per}" if per else predicted

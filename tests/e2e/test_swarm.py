@@ -319,8 +319,8 @@ def test_a_table_of_ones_own_is_told_what_further_runs_add_and_why_rows_are_miss
 
     mu = brentq(lambda one: delta(8.0, one) - 1e-5, 0.1, 9.0)
     together = brentq(lambda epsilon: delta(epsilon, 5**0.5 * mu) - 1e-5, 8.0, 80.0)
-    (said,) = re.findall(r"5 such runs would cost epsilon ([\d.]+), delta 1e-05 together", one_line(done.stdout))
-    assert float(said) == pytest.approx(together, rel=1e-3)
+    line = r"5 such runs would cost epsilon ([\d.]+), delta 1e-05 together \(dca account --also gaussian:([\d.]+)\)"
+    assert [float(one) for one in re.findall(line, one_line(done.stdout))[0]] == pytest.approx([together, mu], rel=1e-3)
     assert "2 clients dropped out on purpose and count nowhere; --drop 0 keeps all" in one_line(done.stdout)
 
 

@@ -216,7 +216,8 @@ def test_a_text_can_be_the_target_and_columns_can_be_chosen(path: Path) -> None:
         ({"bounds": {**BOUNDS, "smoker": Interval(0, 1)}},
          "column 'smoker': found 'yes', expected a finite number; for texts, list the public categories (--categories"),
         ({"bounds": {**BOUNDS, "smoker": Interval.of_labels("smoker", ("no", "yes", "maybe"))}},
-         "row 4 (line 5), column 'age': the value is missing; correct it, leave the row out, or let rows that lack"),
+         "row 4 (line 5), column 'age': the value is missing; correct it, leave the row out, or let rows that lack "
+         "a value take part as they do in a federation (--missing zero): nothing is filled in"),
         ({"bounds": {"town": Interval.of_labels("town", ("a", "b"))}}, "column 'town' is not in patients.csv"),
         ({"features": ["city=Rome"]}, "column 'city=Rome' is not in patients.csv"),
     ],
