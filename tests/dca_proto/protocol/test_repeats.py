@@ -393,6 +393,33 @@ def test_only_a_cancelled_round_whose_charge_came_back_is_repeated() -> None:
         trainer.handle(Command(actors.request(repeats=(request.round_id,))), network.now_ms)
 
 
+def test_a_request_is_repeated_three_times_at_most() -> None:
+    actors = four()
+    network = actors.network()
+    network.deliver()
+    trainer = network.actors[actors.trainer_identity.id]
+    ended = tuple(bytes([number]) * 16 for number in range(1, 5))
+    with pytest.raises(UsageError, match="at most 3 times, found 4"):
+        trainer.handle(Command(actors.request(repeats=ended)), network.now_ms)
+
+
+def test_an_abort_of_more_than_a_kilobyte_stays_out_of_a_repeat() -> None:
+    """A repeat reaches devices with the aborts in it. Those with evidence may be long; they still return the charge."""
+    actors = four()
+    network = actors.network()
+    network.deliver()
+    network.crash(actors.computes[2])
+    _, request = begin(actors, network)
+    opened, trainer = newest(network, actors), actors.trainer_identity.id
+    for node, evidence in ((0, ()), (1, (opened.frame,) * 8)):
+        head = (request.round_id, opened.hash, actors.computes[node])
+        body = Abort(*head, "peer-silent", "compute-2 is silent", 0, 3, evidence)
+        network.handle(trainer, Received(actors.computes[node], forged(actors, actors.compute_identities[node], body)))
+    stored = network.actors[trainer]._rounds[request.round_id].stored
+    assert stored.aborted_by == actors.computes[:2]
+    assert [body_of(encode(frame)).compute for frame in stored.aborts] == [actors.computes[0]]
+
+
 def test_a_job_goes_on_when_a_node_is_replaced() -> None:
     """Its later requests still name the old node. Before, the trainer refused them."""
     actors = four()
