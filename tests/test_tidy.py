@@ -72,6 +72,7 @@ LAYERS = {
     "dca_proto.crypto": CRYPTO,
     "dca_proto.statistics": STATISTICS,
     "dca_proto.statistics.statement": STATISTICS | {"dca_proto.crypto.bounded"},
+    "dca_proto.statistics.categories": STATISTICS | {"dca_proto.crypto.labels", "dca_proto.crypto.sealing"},
     "dca_proto.statistics.model_gradient": STATISTICS | {"jax"},
     "dca_proto.privacy": PRIVACY,
     "dca_proto.privacy.composition": PRIVACY | {"dp_accounting"},

@@ -77,6 +77,9 @@ BROKER_PASSWORD = _label(
 )  # fmt: skip
 ENTRANCE = _label("entrance", DIGEST, "addresses, CA, federation file", "what an invitation's link promises", ALL)
 
+# --- names of columns (§3) ---
+CATEGORIES = _label("categories", DIGEST, "a column's categories", "6 bytes that state a long list of them", ALL)
+
 # --- names of clients (§2.1) ---
 NAMES = _label("names", DERIVE, "enrolment key's seed", "the name key, with which clients' names are sealed", SERVERS)
 NAMES_WRAP = _label(

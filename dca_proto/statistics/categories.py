@@ -16,17 +16,17 @@ another list or order has no such column, so it declines.
 
 from __future__ import annotations
 
-import json
 import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
-from hashlib import blake2b
 from math import isfinite, nan
 from numbers import Real
 from typing import TypeAlias
 
+from dca_proto.crypto import labels
+from dca_proto.crypto.sealing import digest
 from dca_proto.errors import InputError
 from dca_proto.wording import split_list
 
@@ -35,7 +35,7 @@ Categories: TypeAlias = Mapping[str, Sequence[str]]
 _EXAMPLE = "COL=a,b,c"
 _MOST = 1000
 _IN, _END = " in {", "}"
-_DIGEST_BYTES = 6
+_DIGEST_DIGITS = 12
 COLUMN_NAME_CHARS_MAX = 128
 """Of all columns, in any statistic."""
 
@@ -96,8 +96,8 @@ def coded(column: str, listed: Sequence[str]) -> str:
     name = f"{column}{_IN}{', '.join(map(_quoted, listed))}{_END}"
     if len(name) <= COLUMN_NAME_CHARS_MAX:
         return name
-    digest = blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
-    return f"{column}{_IN}{len(listed)} categories {digest}{_END}"
+    stated = digest(labels.CATEGORIES, *(category.encode() for category in listed)).hex()[:_DIGEST_DIGITS]
+    return f"{column}{_IN}{len(listed)} categories {stated}{_END}"
 
 
 def plain_name(name: str) -> str:
