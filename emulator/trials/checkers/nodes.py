@@ -190,8 +190,8 @@ class Nodes(Checker):
             fits = earlier is None or (earlier.stored.phase == trainer_round.RETURNED and bool(earlier.stored.silent))
             self.expect(fits, f"{who} repeats round {ended.hex()[:8]}, which lost no node or keeps its charge")
         now_ms, needed = self.world.simulator.now_ms, self.log.colluding.of(trainer) + 1
-        enough = len(nodes) >= min(needed, len(known.stored.request.computes))
-        self.expect(enough, f"{who} has {len(nodes)} nodes, of which all may be corrupt")
+        named = needed if request is None else len(request.named)
+        self.expect(len(nodes) >= min(needed, named), f"{who} has {len(nodes)} nodes, of which all may be corrupt")
         if request is None or self.world.tardiness_ms(trainer):
             return
         if self.world.scenario.rounds.roll_call:
