@@ -165,9 +165,9 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
             return Refusal("announcement", str(error), "a valid round that this client can compute")
         missing = [column for column in validated.statistic.columns if column not in self.columns]
         if missing:
-            if apart := next(filter(None, (lists_apart(column, self.columns) for column in missing)), None):
-                return Refusal("columns", *apart)
-            return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
+            apart = next(filter(None, (lists_apart(column, self.columns) for column in missing)), None)
+            lacking = f"no column {', '.join(missing)}", "columns that this client has"
+            return Refusal("columns", *(apart or lacking))
         if opened.body.window_s not in (0, self.window_s):
             return Refusal("window", f"a window of {_window(opened.body.window_s)}", _window(self.window_s))
         missing_computes = self.policy.missing_computes(federation, opened.computes)
