@@ -27,7 +27,7 @@ from dca_proto.protocol.params import PROTOCOL_VERSION
 from dca_proto.protocol.wire import messages
 from make_diagrams import ROOT, encoding, fields_of, structs
 
-FINGERPRINTS = {5: "9b67c13694789303aa100860229da2eb"}
+FINGERPRINTS = {5: "2a5c6184b237d07c77650d10dd22887d"}
 RELEASED = 4
 """The highest protocol version in a release of the package."""
 DESIGN = (ROOT / "dca_proto" / "DESIGN.md").read_text(encoding="utf-8")
