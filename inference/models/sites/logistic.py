@@ -21,8 +21,8 @@ the count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,22 +174,42 @@ class Moments(NamedTuple):
     cov: Array
 
 
+class Expected(NamedTuple):
+    """Of sites' scores at their coefficients, as arrays of NumPy or of JAX.
+
+    Attributes:
+        odds: of each simulated row, ``(J, m)``. left: of the score, less its mean, ``(J, p)``.
+        extra: variance of the noise and of what is not linear, ``(J, p)``.
+    """
+
+    odds: Any
+    left: Any
+    extra: Any
+
+
+def expected(released: Released, beta: Any, sigmoid: Callable[[Any], Any]) -> Expected:
+    """Return what scores are expected to be at coefficients ``(J, p)``, of NumPy or of JAX, with its `sigmoid`."""
+    x, w, n = released.x, released.weight, released.n[:, None]
+    odds = sigmoid(beta @ x.T)
+    mean = (odds * w) @ x / len(x) - released.asked
+    step = beta - released.last
+    middle = (beta @ released.middle)[:, None]
+    of_middle = sigmoid(middle) * (w @ x / len(x)) - middle * released.rise - released.rest
+    bent = mean - beta @ released.information.T + released.straight - of_middle
+    differs = (released.slope @ beta[..., None])[..., 0] - released.shift
+    extra = released.noise + released.hidden[:, None] * (step**2).sum(-1, keepdims=True) + (WRONG * n * bent) ** 2
+    return Expected(odds, released.score - n * mean - differs, extra)
+
+
 def moments(released: Released, beta: Array) -> Moments:
     """Return the moments at coefficients ``(J, p)``; shapes ``(J, p)``, ``(J, p, p)``, ``(J, p, p)``."""
     x, w, n = released.x, released.weight, released.n[:, None]
-    odds = expit(beta @ x.T)
-    mean = (odds * w) @ x / len(x) - released.asked
-    rise = odds * (1 - odds)
+    found = expected(released, beta, expit)
+    rise = found.odds * (1 - found.odds)
     slope = np.einsum("js,si,sk->jik", rise * w, x, x, optimize=True) / len(x)
-    step = beta - released.last
-    middle = (beta @ released.middle)[:, None]
-    of_middle = expit(middle) * (w @ x / len(x)) - middle * released.rise - released.rest
-    bent = mean - beta @ released.information.T + released.straight - of_middle
-    differs = (released.slope @ beta[..., None])[..., 0] - released.shift
     cov = n[..., None] * np.einsum("js,si,sk->jik", rise * w**2, x, x, optimize=True) / len(x)
-    extra = released.noise + released.hidden[:, None] * (step**2).sum(axis=1, keepdims=True) + (WRONG * n * bent) ** 2
-    cov = cov + extra[..., None] * np.eye(beta.shape[1])
-    return Moments(released.score - n * mean - differs, n[..., None] * slope + released.slope, cov)
+    cov = cov + found.extra[..., None] * np.eye(beta.shape[1])
+    return Moments(found.left, n[..., None] * slope + released.slope, cov)
 
 
 def evidence_at(released: Released, beta: Array) -> Evidence:

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from inference.models.glm.scoring import WRONG
 from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN
 from inference.models.sites.linear import Released as Sums
 from inference.models.sites.logistic import Released as Scores
+from inference.models.sites.logistic import expected
 from inference.problem import AnyArray as Array
 
 LOG_SIGMA, LOG_SIGMA_SD = -0.7, 1.0
@@ -81,18 +81,11 @@ def of_scores(released: Scores, beta: Array) -> Array:
     It is the density at `logistic.moments`.
     """
     x, w, n = released.x, released.weight, released.n[:, None]
-    odds = jax.nn.sigmoid(beta @ x.T)
-    mean = (odds * w) @ x / len(x) - released.asked
-    step = beta - released.last
-    middle = (beta @ released.middle)[:, None]
-    of_middle = jax.nn.sigmoid(middle) * (w @ x / len(x)) - middle * released.rise - released.rest
-    bent = mean - beta @ released.information.T + released.straight - of_middle
-    differs = (released.slope @ beta[..., None])[..., 0] - released.shift
+    found = expected(released, beta, jax.nn.sigmoid)
     i, j = jnp.triu_indices(beta.shape[1])
-    terms = n * ((odds * (1 - odds) * w**2) @ (x[:, i] * x[:, j])) / len(x)
+    terms = n * ((found.odds * (1 - found.odds) * w**2) @ (x[:, i] * x[:, j])) / len(x)
     cov = jnp.zeros((*beta.shape, beta.shape[1])).at[:, i, j].set(terms).at[:, j, i].set(terms)
-    extra = released.noise + released.hidden[:, None] * (step**2).sum(-1, keepdims=True) + (WRONG * n * bent) ** 2
-    return normal(released.score - n * mean - differs, cov + extra[..., None] * jnp.eye(beta.shape[1]))
+    return normal(found.left, cov + found.extra[..., None] * jnp.eye(beta.shape[1]))
 
 
 def normal(left: Array, cov: Array) -> Array:
