@@ -18,7 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
-from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns, text_of
+from dca_proto.statistics.categories import (
+    Categories,
+    check_categories,
+    encode_category,
+    numeric_columns,
+    require_columns,
+    text_of,
+)
 from dca_proto.wording import counted
 
 log = structlog.get_logger("dca.data")
@@ -166,8 +173,7 @@ def read_csv(
             odd[missing.column] += 1
 
     with open_csv(path, delimiter, content=content) as text:
-        if unknown := [name for name in listed if name not in text.columns]:
-            raise InputError(f"data {path} has no column {unknown[0]!r}, for which categories are listed")
+        require_columns(listed, text.columns, f"data {path}")
         rows = text.numbers(listed, count)
     if odd or lines_odd:
         found: dict[str, object] = {"data": str(path), "fields": dict(odd), "lines": lines_odd}

@@ -83,6 +83,12 @@ def check_categories(categories: Categories) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def require_columns(categories: Categories, columns: Collection[str], where: str) -> None:
+    """Raise `UsageError` if there are categories for a column that data lack. Args: where: the data, for people."""
+    if lacking := [name for name in categories if name not in columns]:
+        raise InputError(f"{where} has no column {lacking[0]!r}, for which categories are listed")
+
+
 def indicators(column: str, categories: Categories) -> tuple[str, ...]:
     """The names of a column's indicators, in the order of the list."""
     return tuple(f"{column}={category}" for category in categories[column])

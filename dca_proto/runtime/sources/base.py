@@ -32,7 +32,13 @@ from dca_proto.protocol.wire.fields import WindowSeconds
 from dca_proto.runtime.csv_text import is_number
 from dca_proto.runtime.settings import BrokerSettings, anchored
 from dca_proto.runtime.table import ODD, Entry, Say, Table, log_entry
-from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns
+from dca_proto.statistics.categories import (
+    Categories,
+    check_categories,
+    encode_category,
+    numeric_columns,
+    require_columns,
+)
 from dca_proto.wording import counted, duration, listed
 
 COLUMNS_MAX, ROWS_MAX = 1024, 10_000_000
@@ -281,8 +287,7 @@ def table_of(
     odd: Counter[str] = Counter()
     listed = check_categories(categories)
     numbers: list[list[float]] = []
-    if lacking := [name for name in listed if name not in columns]:
-        raise InputError(f"data {place} has no column {lacking[0]!r}, for which categories are listed")
+    require_columns(listed, columns, f"data {place}")
     for row in rows:
         numbers.append([])
         for column, value in zip(columns, row, strict=True):
