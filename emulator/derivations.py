@@ -22,7 +22,7 @@ DERIVE = (
 DIGEST = (
     "federation", "file", "pair", "ephemeral", "reply", "peer-list", "announce", "leaf", "node", "hello", "list", "set",
     "answer", "releases", "test-random", "names-wrap", "enrol-code", "entrance",
-    "challenge",
+    "challenge", "categories",
 )  # fmt: skip
 HASH = ("id", "long-input", "parts", "journal")
 LABELS = {

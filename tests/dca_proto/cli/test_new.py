@@ -112,7 +112,8 @@ def test_a_study_s_trainer_learns_with_the_terms_of_its_file(
     def ideal_rounds(*arguments: Any) -> Iterator[IdealSwarm]:
         file, terms = inspect.signature(TrainerRounds).bind(*arguments).args
         asked.append((file, len(set(terms.computes)), terms.clients))
-        yield IdealSwarm(np.full((terms.clients, 1), 30.0), ("temperature",), terms)
+        rows, seed = np.full((terms.clients, 1), 30.0), np.random.default_rng(2)
+        yield IdealSwarm(rows, ("temperature",), terms, random=seed.bytes)
 
     monkeypatch.setattr(learn, "TrainerRounds", ideal_rounds)
     file = study.parent / "demo/trainer.toml"

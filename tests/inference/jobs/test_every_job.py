@@ -84,7 +84,9 @@ def test_an_estimator_shrinks_as_its_job_does(job: LearningJob, shrinkage: str) 
     """Of the same sums; the prior of groups is of two groups. That of hazards is written by hand."""
     setting = setting_of(job.name, 60)
     data, given = setting.data, {"shrinkage": shrinkage, **({"prior_groups": "a;b"} if shrinkage == "groups" else {})}
-    recorded = RecordedRounds(IdealSwarm(data.rows, data.schema.columns, setting.terms))
+    recorded = RecordedRounds(
+        IdealSwarm(data.rows, data.schema.columns, setting.terms, random=np.random.default_rng(3).bytes)
+    )
     outcome = setting._replace(own=replace(setting.own, **given)).learned(recorded)
     if isinstance(job.estimator, Estimable):
         seed = {"random_state": np.random.default_rng(2)} if job.iterative else {}

@@ -372,7 +372,7 @@ def test_what_a_policy_says_of_a_column_holds_for_its_codes() -> None:
 def test_an_aggregate_of_labelled_columns_is_told_by_plain_names() -> None:
     rows = trial("sex", "arm", "age").with_indicators()
     terms = JobTerms(epsilon=20.0, delta=1e-5, clients=CLIENTS, tolerate=20, computes=NODES)
-    recorded = RecordedRounds(IdealSwarm(rows.rows, rows.schema.columns, terms))
+    recorded = RecordedRounds(IdealSwarm(rows.rows, rows.schema.columns, terms, random=np.random.default_rng(3).bytes))
     PrivateLogisticRegression(schema=rows.schema).fit(recorded)
     aggregate = recorded.results[-1][1]
     assert aggregate.parameters["columns"] == ["arm=drug", "arm=both", "age", "sex in {f, m}"]

@@ -70,10 +70,11 @@ def test_all_kinds_of_rounds_become_sums_with_the_noise_that_they_carry() -> Non
     rows = np.random.default_rng(3).normal(0, 1, (60, 2))
     clients = JobTerms(epsilon=1, delta=1e-5, clients=60, tolerate=0, computes=(bytes(16), bytes([1]) * 16))
     nodes = JobTerms(epsilon=1, delta=1e-5, clients=3, tolerate=0, computes=())
-    swarm = IdealSwarm(rows, ["x", "y"], clients)
+    random = np.random.default_rng(4).bytes
+    swarm = IdealSwarm(rows, ["x", "y"], clients, random=random)
     aggregates = [
         swarm.run_round(RoundRequest("sum", PARAMETERS)),
-        IdealSwarm(np.split(rows, 3), ["x", "y"], nodes).run_round(
+        IdealSwarm(np.split(rows, 3), ["x", "y"], nodes, random=random).run_round(
             RoundRequest("sum", PARAMETERS, rows_max=20, kind=NodeRelease())
         ),
         swarm.run_round(RoundRequest("sum", PARAMETERS, kind=LdpReport("analytic-gaussian"))),

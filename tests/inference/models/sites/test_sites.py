@@ -301,7 +301,7 @@ def test_a_release_names_its_data_node() -> None:
     request = RoundRequest(
         "sum", {"columns": ["y"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}, 1.0, 9, 0, NodeRelease()
     )
-    found: NoisyAggregate = IdealSwarm(parts, data.schema.columns, terms).run_round(request)
+    found: NoisyAggregate = IdealSwarm(parts, data.schema.columns, terms, random=seeded("node")).run_round(request)
     assert [int.from_bytes(node.client, "big") for node in found.nodes] == [0, 1, 2, 3]
     assert found.client == b""
 

@@ -221,7 +221,7 @@ def test_noise_as_large_as_the_counts_is_warned_of_and_an_interval_is_not_one_of
 def test_counts_of_an_earlier_round_are_those_of_as_many_rows_as_the_last_has() -> None:
     data, request = made(60), RoundRequest("marginals", msgspec.to_builtins(GRID.statistic()), 1.0, rows_max=1)
     terms = JobTerms(epsilon=2.0, delta=1e-5, clients=60, tolerate=0, computes=(b"a", b"b"))
-    last = IdealSwarm(data.rows, data.schema.columns, terms).run_round(request)
+    last = IdealSwarm(data.rows, data.schema.columns, terms, random=seeded("counts")).run_round(request)
     first = replace(last, value=4 * last.value, noise_variance=16 * last.noise_variance, contributors=240)
     rounds = [first, last]
     joined, alone = Release.of(rounds), Release.of(rounds[1:])
