@@ -70,7 +70,7 @@ class NoisyAggregate:
         n_min: the fewest contributions that a secure sum may hold; 0 for the other kinds.
         colluders: c, the number of clients of a secure sum that may collude; 0 for the other kinds.
         mechanism: name of the noise mechanism on the wire.
-        sensitivity: L2 sensitivity of the sum in units of ``value``.
+        sensitivity: L2 sensitivity of the sum in units of ``value``; of a verified sum, after rounding to its grid.
         relation: the neighbouring relation for which `sensitivity` holds.
         sigma_local: standard deviation of the noise of one client, release or report, in units of ``value``.
         epsilon, delta, mu: what the round costs each participant; mu is the Gaussian DP parameter. If delta is 0

@@ -96,6 +96,7 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         remedy: what to do before requesting the round again; "" if a new attempt alone may help.
         repeatable: whether a round without the Compute nodes that were silent may repeat it.
         quorum: its Compute nodes, and those that it lost.
+        unproven: in a verified sum of too few, how many proofs failed.
     """
 
     exit_code = 3
@@ -109,8 +110,10 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         remedy: str = "",
         repeatable: bool = False,
         quorum: Quorum = NO_NODES,
+        unproven: int = 0,
     ) -> None:
         super().__init__(reason)
+        self.unproven = unproven
         self.quorum = quorum
         self.repeatable = repeatable
         self.remedy = remedy

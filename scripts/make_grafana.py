@@ -22,8 +22,8 @@ from dca_proto.runtime.metrics import metrics_of
 PATH = Path(__file__).parent.parent / "deploy" / "grafana" / "dashboard.json"
 ROWS = {
     "Needs attention": ("dca_warnings", "dca_connected", "dca_certificate_end_timestamp_seconds"),
-    "Rounds": ("dca_open_rounds", "dca_rounds_total", "dca_contributions_total", "dca_declines_total",
-               "dca_phase_seconds", "dca_sessions"),
+    "Rounds": ("dca_open_rounds", "dca_rounds_total", "dca_contributions_total", "dca_unproven_clients_total",
+               "dca_declines_total", "dca_phase_seconds", "dca_sessions"),
     "Budget": ("dca_epsilon_left", "dca_epsilon_allowed"),
     "Traffic and machine": (),
 }  # fmt: skip

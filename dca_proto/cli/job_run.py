@@ -47,9 +47,8 @@ def job_round(finished: FinishedRequest) -> Round:
     """Return the public record of a job's request that has ended."""
     known: dict[str, Any] = {"number": finished.number, "attempts": finished.attempts, "recalled": finished.recalled}
     if finished.aggregate is None:
-        return Round(
-            ok=False, statistic=finished.request.statistic, error=finished.reason, **fields_of(finished.quorum), **known
-        )
+        known |= {"unproven_clients": finished.unproven, **fields_of(finished.quorum)}
+        return Round(ok=False, statistic=finished.request.statistic, error=finished.reason, **known)
     found = round_of(finished.aggregate, **known)
     arrived = len(found.nodes) or (None if found.reports is None else found.contributors)
     return msgspec.structs.replace(found, arrived=arrived)

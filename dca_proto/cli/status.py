@@ -237,10 +237,12 @@ def round_line(one: RoundStatus, role: str) -> str:
 
 
 def last_line(one: LastRound) -> str:
-    """Return a line on the last round that ended: what happened, and who was absent."""
+    """Return a line on the last round that ended: what happened, who was absent, and whose proofs failed."""
     others = f" and {one.absent_more:,} others" if one.absent_more else ""
     absent = f"; absent: {listed(one.absent, 8)}{others}" if one.absent else ""
-    return f"last {one.at}, round {one.round_id[:8]}: {one.what}{absent}"
+    more = f" and {one.unproven_more:,} others" if one.unproven_more else ""
+    unproven = f"; unproven: {listed(one.unproven, 8)}{more}" if one.unproven else ""
+    return f"last {one.at}, round {one.round_id[:8]}: {one.what}{absent}{unproven}"
 
 
 def schedule_line(job: ScheduledJob) -> str:

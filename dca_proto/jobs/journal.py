@@ -74,7 +74,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
         reason, contributors, needed: as in `RoundAborted`.
         charged: whether the account keeps its charge. remedy: if not empty, what the user must do before a retry.
         implausible: whether no honest clients can have made the sum.
-        repeatable, quorum: as in `RoundAborted`.
+        repeatable, quorum, unproven: as in `RoundAborted`.
     """
 
     round_id: bytes
@@ -86,6 +86,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     implausible: bool = False
     repeatable: bool = False
     quorum: Quorum = NO_NODES
+    unproven: int = 0
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
@@ -96,6 +97,7 @@ class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
     contributors: int | None
     needed: int | None
     quorum: Quorum = NO_NODES
+    unproven: int = 0
 
 
 class Discarded(msgspec.Struct, frozen=True, tag="discarded"):

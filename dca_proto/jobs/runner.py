@@ -67,6 +67,7 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
         number: the request's number (1, 2, ...). request: the job's request.
         aggregate: the result; None if there is none, with the reason in `reason`.
         quorum: of a failure, the Compute nodes of its last round, and those that were lost.
+        unproven: of a failure, how many proofs failed in its last round.
         attempts: how many rounds were tried. recalled: the request ended in an earlier process.
     """
 
@@ -77,6 +78,7 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     recalled: bool
     quorum: Quorum = NO_NODES
+    unproven: int = 0
 
 
 async def learn(
@@ -178,9 +180,9 @@ class JobRounds:
             aggregate = await self._sum(request, known)
         except RoundAborted as ended:
             if known.given_up is None:
-                about = (ended.contributors, ended.needed, ended.quorum)
+                about = (ended.contributors, ended.needed, ended.quorum, ended.unproven)
                 self._failed_request = GivenUp(self._number, ended.reason, *about)
-            self._notify(request, None, ended.reason, ended.quorum)
+            self._notify(request, None, ended.reason, ended)
             raise
         self._notify(request, aggregate, "")
         return aggregate
@@ -222,6 +224,7 @@ class JobRounds:
                     needed=end.needed,
                     remedy=aborted.remedy,
                     quorum=end.quorum,
+                    unproven=end.unproven,
                 ) from None
             if isinstance(end, Summed):
                 return end.aggregate
@@ -281,7 +284,8 @@ class JobRounds:
             charged = self._trainer.is_charged(opened.round_id)
             counts, implausible = (aborted.contributors, aborted.needed), isinstance(aborted, ImplausibleSum)
             failed = Failed(opened.round_id, aborted.reason, *counts, charged, aborted.remedy, implausible)
-            return self._record(msgspec.structs.replace(failed, repeatable=aborted.repeatable, quorum=aborted.quorum))
+            more = {name: getattr(aborted, name) for name in ("repeatable", "quorum", "unproven")}
+            return self._record(msgspec.structs.replace(failed, **more))
         except BudgetError as refusal:  # another round was charged since the check
             return self._record(Failed(opened.round_id, str(refusal), None, None, False, _ROOM))
         contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
@@ -304,7 +308,7 @@ class JobRounds:
             self._batches.give_back(opened.invited)
 
     def _notify(
-        self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str, quorum: Quorum = NO_NODES
+        self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str, aborted: RoundAborted | None = None
     ) -> None:
         if self._on_round is not None:
             ended = FinishedRequest(
@@ -314,7 +318,8 @@ class JobRounds:
                 reason=reason,
                 attempts=self._attempts,
                 recalled=self._is_recalled,
-                quorum=quorum,
+                quorum=NO_NODES if aborted is None else aborted.quorum,
+                unproven=0 if aborted is None else aborted.unproven,
             )
             self._on_round(ended)
 
@@ -343,7 +348,14 @@ def _aborted(end: Failed | GivenUp) -> RoundAborted:
     if isinstance(end, Failed) and end.implausible:
         return ImplausibleSum(end.reason, quorum=end.quorum)
     remedy = end.remedy if isinstance(end, Failed) else ""
-    return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed, remedy=remedy, quorum=end.quorum)
+    return RoundAborted(
+        end.reason,
+        contributors=end.contributors,
+        needed=end.needed,
+        remedy=remedy,
+        quorum=end.quorum,
+        unproven=end.unproven,
+    )
 
 
 def _differing_fields(one: OpenRound, other: OpenRound) -> list[str]:

@@ -221,20 +221,22 @@ class Absent(_Fact, frozen=True):
 
 
 class Released(_Fact, frozen=True):
-    """A Compute node released its one partial sum, over `contributors`."""
+    """A Compute node released its one partial sum, over `contributors`, without the `unproven` clients."""
 
     round_id: bytes
     contributors: int
     contributors_hash: bytes
+    unproven: tuple[bytes, ...] = ()
 
 
 class NodeAborted(_Fact, frozen=True):
-    """A Compute node aborted a round for good."""
+    """A Compute node aborted a round for good. `unproven`: whose proofs failed, in a verified sum of too few."""
 
     round_id: bytes
     compute: bytes
     reason: str
     detail: str
+    unproven: tuple[bytes, ...] = ()
 
 
 class ReleaseKept(_Fact, frozen=True):

@@ -149,8 +149,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         list[str], about("Ids of the clients whose proofs failed, in hexadecimal. The sum leaves them out.")
     ] = []
     unproven_clients: Annotated[
-        Count, figure("unproven", "Clients whose proofs failed; the sum leaves them out.", table="rounds")
-    ] = 0
+        Count,
+        figure("unproven", "Clients whose proofs failed; the sum leaves them out. In an aborted round: as a Compute "
+               "node says.", table="rounds"),
+    ] = 0  # fmt: skip
     lost: Annotated[
         list[Lost], about("Compute nodes whose answer the round or one that it repeats lacked; some may be back.")
     ] = []
@@ -277,6 +279,7 @@ def aborted_round(error: RoundAborted) -> Round:
         contributors=error.contributors,
         n_min=error.needed,
         implausible=isinstance(error, ImplausibleSum),
+        unproven_clients=error.unproven,
         **fields_of(error.quorum),
     )
 

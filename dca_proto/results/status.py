@@ -75,6 +75,10 @@ class LastRound(msgspec.Struct, frozen=True, kw_only=True):
               "names those that it holds, a trainer those that it invited."),
     ] = []  # fmt: skip
     absent_more: Annotated[Count, about("How many others did neither.")] = 0
+    unproven: Annotated[
+        list[str], about("Names and short ids of clients whose proofs failed, in a verified sum; the first hundred.")
+    ] = []
+    unproven_more: Annotated[Count, about("How many other proofs failed.")] = 0
 
 
 class ScheduledJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +133,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         Count,
         figure("contributions", "Since the start: those that a client sent, that a node keeps for others, or that are "
                "in a trainer's results.", table=STATUS, metric=Metric("counter")),
+    ] = 0  # fmt: skip
+    unproven_clients: Annotated[
+        Count,
+        figure("unproven", "Clients of verified sums whose proofs failed, since the start: at a Compute node, in sums "
+               "that it released or aborted as too few; at a trainer, in rounds that ended.", table=STATUS,
+               metric=Metric("counter")),
     ] = 0  # fmt: skip
     declines: Annotated[
         dict[str, Count],

@@ -232,5 +232,12 @@ def abort_of(ended: RoundFailed, *, resumed: bool = False) -> RoundAborted:
         )
     elif ended.lost and not ended.repeatable:
         remedy = f"start {listed(ended.lost)} again, then {again.removesuffix(' again')}"
-    counts = {"contributors": ended.contributors, "needed": ended.needed}
-    return RoundAborted(ended.reason, **counts, remedy=remedy, repeatable=ended.repeatable, quorum=ended.quorum)
+    return RoundAborted(
+        ended.reason,
+        contributors=ended.contributors,
+        needed=ended.needed,
+        remedy=remedy,
+        repeatable=ended.repeatable,
+        quorum=ended.quorum,
+        unproven=ended.unproven,
+    )

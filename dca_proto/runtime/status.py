@@ -120,19 +120,24 @@ class Watch:
                 self._absent = round_id, clients
         if (noted := self._ended(fact)) is not None:
             round_id, what, ok = noted
-            absent = self._absent[1] if self._absent[0] == round_id else ()
+            absent, unproven = self._absent[1] if self._absent[0] == round_id else (), _unproven(fact)
             self.last = LastRound(
                 at=iso(now_ms()),
                 round_id=round_id.hex(),
                 what=printable(what),
                 ok=ok,
-                absent=[printable(self._name_of(client)) for client in absent[:_NAMES_MAX]],
+                absent=self._names(absent),
                 absent_more=max(len(absent) - _NAMES_MAX, 0),
+                unproven=self._names(unproven),
+                unproven_more=max(len(unproven) - _NAMES_MAX, 0),
             )
         self.tally.note(fact)
         if isinstance(fact, facts.RoundCompleted) and self._store is not None:
             keep_results(self._store, self.tally.results)
         self._pass_on(fact)
+
+    def _names(self, clients: tuple[bytes, ...]) -> list[str]:
+        return [printable(self._name_of(client)) for client in clients[:_NAMES_MAX]]
 
     def _connected(self, fact: Connected) -> None:
         self.is_connected, self.reason, self.since_s = True, "", time.monotonic()
@@ -165,6 +170,16 @@ class Watch:
         return None
 
 
+def _unproven(fact: object) -> tuple[bytes, ...]:
+    """Return the clients of a round that has ended whose proofs failed, as far as the fact names them."""
+    match fact:
+        case facts.RoundCompleted(_, aggregate):
+            return aggregate.unproven
+        case facts.Released() | facts.NodeAborted():
+            return fact.unproven
+    return ()
+
+
 def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
     """Return the record of a running actor."""
     config, actor, at_ms = device.config, device.actor, now_ms()
@@ -195,6 +210,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         last=watch.last,
         ended=watch.tally.ended,
         contributions=watch.tally.contributions,
+        unproven_clients=watch.tally.unproven,
         declines=dict(watch.tally.declines),
         phases=watch.tally.phases,
         results=[*watch.tally.results],

@@ -65,7 +65,7 @@ class Tally:
         self._closed: dict[bytes, str] = {}  # why the trainer closed each open round
         self._ended: dict[str, Names] = {}
         self._phases: dict[str, Bins] = {}
-        self.contributions = 0
+        self.contributions = self.unproven = 0
         self.declines = Names()
         self.results: deque[Result] = deque(maxlen=_RESULTS_MAX)
 
@@ -90,12 +90,14 @@ class Tally:
             case facts.RoundCompleted(round_id, aggregate):
                 self._end(round_id, "completed", self._closed.get(round_id, ""))
                 self.contributions += aggregate.contributors
+                self.unproven += len(aggregate.unproven)
                 if aggregate.round_id.hex() not in {
                     one.round_id for one in self.results
                 }:  # not of a round that resumes
                     self.results.append(result_of(self._iso(), aggregate))
             case facts.RoundFailed(round_id):
                 self._end(round_id, "failed", why_failed(fact))
+                self.unproven += fact.unproven
             case facts.Declined(_, _, reason):
                 self.declines.add(reason)
             case _:
@@ -112,8 +114,10 @@ class Tally:
                 self._begin(round_id, "agree")
             case facts.Released(round_id):
                 self._end(round_id, "released", "")
+                self.unproven += len(fact.unproven)
             case facts.NodeAborted(round_id, _, reason):
                 self._end(round_id, "aborted", reason)
+                self.unproven += len(fact.unproven)
             case facts.Contributed(round_id):
                 self.contributions += 1
                 self._begin(round_id, "receipt")

@@ -142,14 +142,18 @@ def _are_too_many(weights: NDArray[np.float64]) -> bool:
 
 
 def proven_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-    """Return how far replacing one client's rows moves a verified sum, before or after rounding if it stays in range.
+    """Return how far replacing one client's rows moves a verified sum after rounding: what its cost is computed from.
 
-    The sensitivity of a mean of rows has room for rounding. Where values stay within their intervals, which a client
-    proves, they are no farther apart than the ends of these.
+    Where values stay within their intervals, which a client proves, they are no farther apart than the ends of these.
+    Otherwise rounding moves each coordinate of a value on the finer grid by less than a unit.
     """
-    stated, ranges = client_sensitivity(statistic, rows_max, fraction_bits), _ranges(statistic, rows_max, fraction_bits)
+    ranges, fine = _ranges(statistic, rows_max, fraction_bits), fine_bits(fraction_bits)
+    stated = client_sensitivity(statistic, rows_max, fraction_bits)
     if not ranges.stays:
-        return stated
+        exact, d = client_sensitivity(statistic, rows_max, fine), statistic.dimension
+        l1 = math.ceil(math.ldexp(exact.l1, fraction_bits - fine)) + d
+        l2_squared = math.ceil((math.ldexp(exact.l2, fraction_bits - fine) + math.sqrt(d)) ** 2)
+        return msgspec.structs.replace(stated, l1=l1, l2_squared=l2_squared)
     lows, highs = _ends(ranges, rows_max // statistic.rows_per_value or 1)
     sizes: list[int] = (highs - lows).tolist()
     l1, l2_squared = min(stated.l1, sum(sizes)), min(stated.l2_squared, sum(size**2 for size in sizes))
@@ -157,7 +161,10 @@ def proven_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
 
 
 def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
-    """Return how far replacing one client's rows moves the rounded sum. Raises `UsageError` if values do not fit."""
+    """Return how far replacing one client's rows moves the sum before rounding, or after it if that stays in range.
+
+    Raises `UsageError` if values do not fit.
+    """
     if _ranges(statistic, rows_max, fraction_bits).stays:
         return Moved(proven_sensitivity(statistic, rows_max, fraction_bits).l2, is_rounded=False)
     fine = fine_bits(fraction_bits)

@@ -251,7 +251,8 @@ class Committing(BaseActor[Round]):
                 is_few = chosen.count < n_min
                 limit = f"{n_min} were needed" if is_few else f"{n_max} are allowed"
                 detail = f"{chosen.count} contributed, {limit}{proofs.failed_words(chosen.failed, self.client_name)}"
-                return self._abort(current, TOO_FEW if is_few else TOO_MANY, detail, contributors=chosen.count)
+                why = TOO_FEW if is_few else TOO_MANY
+                return self._abort(current, why, detail, contributors=chosen.count, unproven=chosen.failed)
             clients, vector = agreement.partial_sum(chosen)
         except PeerError as error:
             return self._abort(current, "invalid-answer", str(error))
@@ -260,13 +261,20 @@ class Committing(BaseActor[Round]):
         return [
             *self._finish(current, "all answers", message),
             current.send(message, Channel.TRAINER, current.stored.trainer),
-            Report(facts.Released(current.id, chosen.count, chosen.hash)),
+            Report(facts.Released(current.id, chosen.count, chosen.hash, chosen.failed)),
         ]
 
     # --- aborts and the end of a round ----------------------------------------------------------------------------
 
     def _abort(
-        self, current: Round, reason: str, detail: str, evidence: Sequence[m.Signed] = (), *, contributors: int = 0
+        self,
+        current: Round,
+        reason: str,
+        detail: str,
+        evidence: Sequence[m.Signed] = (),
+        *,
+        contributors: int = 0,
+        unproven: tuple[bytes, ...] = (),
     ) -> list[Effect]:
         """Abort for good: sign that this node has released nothing and never will."""
         body = m.Abort(
@@ -283,7 +291,7 @@ class Committing(BaseActor[Round]):
         return [
             *self._finish(current, "abort", message),
             current.send(message, Channel.ABORT),
-            Report(facts.NodeAborted(current.id, self.id, reason, detail)),
+            Report(facts.NodeAborted(current.id, self.id, reason, detail, unproven)),
         ]
 
     def _finish(self, current: Round, event: str, message: bytes) -> list[Effect]:

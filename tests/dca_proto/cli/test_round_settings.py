@@ -167,13 +167,16 @@ def test_a_resumed_round_says_in_both_outputs_that_a_client_lied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def resume(actor: device.Device, on_report: Any) -> list[RoundFailed]:
-        return [RoundFailed(bytes(16), "too-few", 2, 3), RoundFailed(bytes(16), "false", None, None, implausible=True)]
+        few, false = RoundFailed(bytes(16), "too-few", 2, 3, unproven=1), RoundFailed(bytes(16), "false", None, None)
+        return [few, msgspec.structs.replace(false, implausible=True)]
 
     monkeypatch.setattr(device.Device, "resume", resume)
     assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--broker", "mqtt://127.0.0.1"]) == 0
     found = tmp_path / "found.json"
     assert main(["trainer", str(tmp_path / "a" / "trainer.toml"), "--resume", "--json", str(found)]) == 3
-    assert [one["implausible"] for one in json.loads(found.read_text())] == [False, True]
+    assert [(one["implausible"], one["unproven_clients"]) for one in json.loads(found.read_text())] == [
+        (False, 1), (True, 0),
+    ]  # fmt: skip
     assert "find the client that lied and revoke it" in " ".join(capsys.readouterr().out.split())
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -33,14 +34,17 @@ from memory_swarm import (
 from virtual_time import run
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.cli.job_run import job_round
 from dca_proto.errors import NoAggregate, RoundAborted, UsageError
 from dca_proto.jobs.journal import Entry, Failed, Journal, Summed, journal_path
-from dca_proto.jobs.runner import FinishedRequest, JobRounds, learn
+from dca_proto.jobs.runner import FinishedRequest, JobRounds, _aborted, learn
 from dca_proto.jobs.sync import TrainerRounds
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.protocol.trainer.round import ROUNDS
+from dca_proto.runtime.live import abort_of
 
 
 @pytest.fixture
@@ -236,6 +240,25 @@ def test_a_job_whose_attempts_are_all_aborted_ends_early_and_is_recalled_so(path
     assert len(swarm.announced) == 3, "that request is over"
     with pytest.raises(RoundAborted, match="too-few"):
         job_of(swarm, path, lambda: means(0, 2))
+
+
+def test_a_jobs_record_of_an_abort_says_how_many_proofs_failed(path: Path) -> None:
+    """From the trainer's error to the journal, from there to the error of a job that goes on, and to its record."""
+    swarm = Swarm()
+    opened = swarm.terms().open(ask(2), bytes(16))
+    trainer: Any = SimpleNamespace(is_charged=lambda round_id: False)
+
+    async def too_few() -> NoisyAggregate:
+        raise abort_of(RoundFailed(opened.round_id, "too-few: the proofs of 4 failed", 2, 3, unproven=4))
+
+    async def story() -> Any:
+        with Journal(path, SETTINGS) as journal:
+            return await JobRounds(trainer, swarm.terms(), journal)._end_of(opened, too_few())
+
+    end = run(story())
+    assert _aborted(end).unproven == 4
+    terms = {"request": ask(2), "aggregate": None, "reason": end.reason, "attempts": 1, "recalled": False}
+    assert job_round(FinishedRequest(number=1, **terms, unproven=end.unproven)).unproven_clients == 4
 
 
 def test_a_batch_with_a_returned_charge_is_not_used(path: Path) -> None:

@@ -44,7 +44,7 @@ from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.agreement import Agreement, Judgement
 from dca_proto.protocol.compute.round import ROUNDS
 from dca_proto.protocol.effects import Effect, Persist, Send
-from dca_proto.protocol.facts import Declined, Dropped, NodeAborted
+from dca_proto.protocol.facts import Declined, Dropped, NodeAborted, Released
 from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.policy import Floors
 from dca_proto.protocol.wire import messages as m
@@ -179,6 +179,7 @@ def test_a_gradient_outside_its_ball_is_left_out_and_named(monkeypatch: pytest.M
     network = played(actors, monkeypatch, liars, statistic="gradient", parameters=GRADIENT, rows_max=1)
     (result,) = results(network)
     assert result.unproven == tuple(sorted(actors.clients[index] for index in liars))
+    assert {fact.unproven for fact in network.reported(Released)} == {result.unproven}, "nodes name them, too"
     statistic = resolve("gradient", GRADIENT)
     fine = [contribution_of(statistic, rows[index], 1, 30) for index in range(9) if index not in liars]
     unit = 2.0**-result.fraction_bits
@@ -204,6 +205,8 @@ def test_too_few_without_those_who_failed_is_an_abort_that_names_them(monkeypatc
     assert "the proofs of 4 failed: " in failure.reason
     assert (failure.unproven, failure.hopeless) == (4, True), "2 others are fewer than the 3 that are needed"
     assert min(actors.clients[:4]).hex()[:12] in failure.reason
+    named = {fact.unproven for fact in network.reported(NodeAborted)}
+    assert named == {tuple(sorted(actors.clients[:4]))}
 
 
 def test_too_few_of_whom_some_dropped_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

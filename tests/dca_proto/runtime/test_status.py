@@ -179,6 +179,19 @@ def test_a_node_names_the_clients_that_were_absent_from_the_last_round(demo: Pat
     assert later.last.absent == [], "of another round"
 
 
+def test_a_node_names_the_clients_whose_proofs_failed(demo: Path) -> None:
+    node, liars = load(demo / "compute-1.toml"), tuple(bytes([index]) * 16 for index in range(101))
+    found = asyncio.run(state_of(node, facts.Released(b"a" * 16, 300, bytes(32), liars)))
+    assert found.last is not None
+    assert (found.unproven_clients, found.last.unproven_more) == (101, 1)
+    assert found.last.unproven == [one.hex()[:8] for one in liars[:100]]
+    assert "; unproven: 00000000, 01010101" in last_line(found.last)
+    aborted = facts.NodeAborted(b"b" * 16, node.id, "too-few", "1 contributed, 3 were needed", liars[:2])
+    later = asyncio.run(state_of(node, aborted))
+    assert later.last is not None
+    assert later.last.unproven == ["00000000", "01010101"]
+
+
 def test_labels_values_and_rounds_are_apart() -> None:
     ends = msgspec.structs.replace(STATUS, certificates={"certificate by the registrar": "2027-03-01T00:25:55Z"})
     console = Console(record=True, width=80, file=io.StringIO())

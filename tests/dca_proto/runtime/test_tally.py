@@ -76,6 +76,18 @@ def test_a_node_collects_agrees_and_releases_or_aborts() -> None:
     assert tally.contributions == 2
 
 
+def test_proofs_that_failed_are_counted_where_a_round_ends() -> None:
+    box = {"columns": ("x",), "centre": (0.0,), "scale": (1.0,), "bound": (1.0,)}
+    result = replace(aggregate(np.zeros(1), 1.0, RoundRequest("mean", box), 9), unproven=(CLIENT,))
+    tally = counted(
+        (0.0, facts.Released(ONE, 2, bytes(32), (CLIENT, NODE))),
+        (1.0, facts.NodeAborted(TWO, NODE, "too-few", "1 contributed", (CLIENT,))),
+        (2.0, facts.RoundCompleted(ONE, result)),
+        (3.0, failed(contributors=2, needed=9, unproven=5)),
+    )
+    assert tally.unproven == 2 + 1 + 1 + 5
+
+
 def test_a_client_waits_for_its_receipt() -> None:
     tally = counted(
         (0.0, facts.Contributed(ONE, "mean", 0.1)),

@@ -16,7 +16,14 @@ from dca_proto.plausibility import checked
 from dca_proto.statistics import Sensitivity, Statistic, resolve
 from dca_proto.statistics.base import built_in
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.statistics.statement import _farthest_apart, fine_bits, liar_factor, moved, range_statement
+from dca_proto.statistics.statement import (
+    _farthest_apart,
+    fine_bits,
+    liar_factor,
+    moved,
+    proven_sensitivity,
+    range_statement,
+)
 from dca_proto.statistics.value_range import Combinations, ValueRange, box
 
 BITS = 6
@@ -55,6 +62,9 @@ def test_the_statement_holds_for_all_contributions_however_they_are_rounded(stat
         statement.check(2)
         reach = moved(statistic, rows_max, bits)
         most = reach.sensitivity + math.sqrt(statistic.dimension) * reach.is_rounded
+        stated = proven_sensitivity(statistic, rows_max, bits)
+        assert most <= stated.l2 * (1 + 1e-9), "a result states what is charged"
+        assert stated.l2 <= math.hypot(most, 1) * (1 + 1e-9), "rounded up to a whole square"
         values = [
             contribution(statistic, rows[at * group : (at + max(groups, 2)) * group], rows_max, fine)
             for at in range(38)
@@ -62,8 +72,9 @@ def test_the_statement_holds_for_all_contributions_however_they_are_rounded(stat
         for dither in (0, 1 << 15, (1 << fine - bits) - 1):
             rounded = np.array([value + dither >> fine - bits for value in values])
             assert all(statement.holds(value) for value in rounded)
-            apart = np.linalg.norm(rounded[:, None].astype(float) - rounded, axis=2)
-            assert apart.max() <= most * (1 + 1e-9)
+            apart = rounded[:, None].astype(float) - rounded
+            assert np.linalg.norm(apart, axis=2).max() <= most * (1 + 1e-9)
+            assert abs(apart).sum(axis=2).max() <= stated.l1
         assert not statement.holds(statement.clipped(np.full(statistic.dimension, 1 << 20)) + 1)
         sizes = np.array(statement.sizes) - 2  # rounding outward adds up to a unit at each end
         exact = client_sensitivity(statistic, rows_max, fine).l2 / 2.0 ** (fine - bits)
