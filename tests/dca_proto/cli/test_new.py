@@ -122,6 +122,17 @@ def test_a_study_s_trainer_learns_with_the_terms_of_its_file(
     assert found["temperature"].low < 1 <= found["temperature"].high
 
 
+def test_a_study_s_share_is_in_its_interval_whatever_the_noise(programs: dict[str, ModuleType]) -> None:
+    """A ratio of noisy sums may be beyond 0 or 1, in every second of these rounds."""
+    study = programs["warm_days.study"]
+    terms = study.Terms(20, 0, 4.0, 1e-5).with_nodes((b"1" * 16,) * 3)
+    for seed in range(20):
+        rows = np.full((20, 1), 30.0 if seed % 2 else 10.0)
+        swarm = IdealSwarm(rows, ("temperature",), terms, random=np.random.default_rng(seed).bytes)
+        (share,) = run_job(study.job(study.Question(("temperature",), 20.0)), swarm).values()
+        assert 0 <= share.low <= share.value <= share.high <= 1
+
+
 @pytest.mark.long
 def test_a_study_passes_its_own_tests_and_mypy_and_finds_a_share(study: Path) -> None:
     tested = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", folder=study)

@@ -136,11 +136,11 @@ def test_a_connection_ends_whatever_the_peer_does(host: Path, monkeypatch: pytes
         entrance = read_bundle(bundle).entrance
         context = ssl.create_default_context(cadata=entrance.ca)
         for secured in (None, context):
-            reader, writer = await asyncio.open_connection(entrance.host, entrance.port, ssl=secured)
-            writer.write(b"\0")
-            with contextlib.suppress(ConnectionResetError):
+            with contextlib.suppress(ConnectionError):  # on a busy machine also within the handshake
+                reader, writer = await asyncio.open_connection(entrance.host, entrance.port, ssl=secured)
+                writer.write(b"\0")
                 assert await reader.read() == b""
-            writer.close()
+                writer.close()
         while running._connections:
             await asyncio.wait(running._connections, timeout=PATIENCE_S)
             await asyncio.sleep(0)
