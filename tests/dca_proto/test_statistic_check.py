@@ -18,7 +18,8 @@ from dca_proto.statistic_check import check_statistic, farthest
 from dca_proto.statistics import Sensitivity, Statistic, Sum
 from dca_proto.statistics.contribution import client_sensitivity, contribution, row_sensitivity
 
-BITS = (4, 24)
+BITS = (4, pytest.param(24, marks=pytest.mark.long))
+"""Of the fraction; on the coarse grid, rounding adds the most to a distance."""
 FORGOTTEN = 1.05
 """How far what is found exceeds a statement that forgets a factor √d, at least."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +21,19 @@ class Source(NamedTuple):
 
 @cache
 def source(path: Path) -> Source:
-    """Return one file's source."""
-    nodes = tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    """Return one file's source.
+
+    The nodes of all files are a million objects that stay. Searching them for garbage, again and again while there are
+    more, would take four times as long as parsing.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        nodes = tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
     return Source(path.relative_to(ROOT).as_posix(), nodes)
 
 
