@@ -27,6 +27,7 @@ _DEPTH_MAX = 32
 DIGITS_MAX = 9
 """Digits of a number for people before its decimal point; a larger one gets an exponent."""
 _IDS_MAX = 5  # members whom a sentence names
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 PRINTED_CHARS_MAX = 1000
 """The limit for a text that may come from a peer: twice the longest field of a message."""
 _TOO_DEEP = f"it is nested more than {_DEPTH_MAX} levels deep"
@@ -73,6 +74,25 @@ def printable(text: str) -> str:
 def toml_text(text: str) -> str:
     """Return a text as TOML's basic string, with its quotes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_value(value: object) -> str:
+    """Return a value of a setting as TOML, on one line: a text, a number, a truth value, a list or a table of these."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return toml_text(value)
+        case list() | tuple():
+            return f"[{', '.join(toml_value(one) for one in value)}]"
+        case dict():
+            pairs = [
+                f"{key if _BARE_KEY.fullmatch(key) else toml_text(key)} = {toml_value(one)}"
+                for key, one in value.items()
+            ]
+            return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+        case _:
+            return repr(value)
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

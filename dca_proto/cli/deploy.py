@@ -12,7 +12,7 @@ from dca_proto.cli import members
 from dca_proto.cli.options import parse_names
 from dca_proto.cli.output import tell
 from dca_proto.errors import UsageError
-from dca_proto.protocol.policy import Floors, Policy
+from dca_proto.protocol.policy import Floors
 
 EXAMPLES = """Examples:
 
@@ -83,8 +83,9 @@ def deploy(
     for host in known:
         runs = ", ".join(made.units[host.name]) or "no unit"
         tell(f"host        {folder / host.name}: at {host.address}; {runs}")
-    if clients_min < Policy().clients_min:
-        tell(f"floors      sums of {clients_min} or more; each client's own [policy] decides, too: clients_min there")
+    if plan.suggestion:
+        tell(f"floors      sums of {clients_min} or more; invitations suggest that to devices, whose owners decide:")
+        tell(f"            {folder / plan.broker / 'policy.toml'}")
     tell(f"registrar   {members.limits_in_words(made.federation.registrars[0])}")
     tell(f"trainer     {folder / plan.trainer / 'trainer.toml'}")
     tell(f"owner       {folder / OWNER}: it can enrol clients and certify servers; keep it secret and offline")

@@ -15,6 +15,7 @@ from dca_proto.cli import deploy, federation_changes, invite, members, trial, ve
 from dca_proto.cli.federation_changes import new_members, read_public_key
 from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import Identity, actor_id
+from dca_proto.deploy.plan import floors_of, limits_text
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
@@ -60,6 +61,9 @@ _INIT = """Examples:
 
   dca federation init demo --computes 3 --clients 20 --broker mqtt://127.0.0.1
       all identities for a trial on one machine, and a file for each actor
+
+  dca federation init small --computes 3 --clients 5 --clients-min 4 --broker mqtt://127.0.0.1
+      a trial with few clients: nodes and clients accept sums of four
 
   dca federation init . --name hearts --compute hospital-a=3b6a... --compute hospital-b=91fe... --trainer lab=07c2...
       in production: each member made its key with `dca keygen` and sent the public part
@@ -107,14 +111,17 @@ def init(
     colluding: Annotated[
         int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
     ] = 0,
+    clients_min: Annotated[
+        int,
+        typer.Option(
+            min=2, max=1_000_000, help="Trial: the fewest contributions of a sum that nodes and clients accept."
+        ),
+    ] = Floors().clients_min,
 ) -> None:
     """Create a federation file. For a trial, also create all identities that belong to it."""
     until_ms = _expiry_ms(days)
-    if broker is not None:
-        check_url("--broker", broker)
-    for option, count, most in (("computes", computes, 100), ("trainers", trainers, 100), ("clients", clients, 10_000)):
-        if not 0 <= count <= most:
-            raise UsageError(f"--{option} {count}: expected 0 to {most}; a trial runs on one machine")
+    limits = limits_text(floors_of(clients_min)) if clients_min != Floors().clients_min else ""
+    _check_trial(broker, {"computes": computes, "trainers": trainers, "clients": clients}, limits)
     if (computes or without_computes) and not trainer:
         trainers = trainers or 1
     actors = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]
@@ -132,6 +139,8 @@ def init(
     if authority is None:
         actors.append(_NewActor("authority", "authority", signer))
     files = {"federation.toml": partial(replace_file, text=federation.to_toml())}
+    if limits:
+        files["policy.toml"] = partial(replace_file, text=limits)
     for actor in actors:
         files[f"{actor.name}.key"] = partial(write_identity, role=actor.role, identity=actor.identity)
         if actor.role == "client":
@@ -139,12 +148,24 @@ def init(
             certificate = enrol(signer, federation, actor.identity.public_key, until_ms, own)
             files[f"{actor.name}.cert"] = partial(write_certificate, federation=federation, certificate=certificate)
         if broker is not None and actor.role != "authority":
-            files[f"{actor.name}.toml"] = partial(write_private, text=_actor_text(actor, broker))
+            files[f"{actor.name}.toml"] = partial(write_private, text=_actor_text(actor, broker, limits))
     _write_all(folder, files)
-    _print_created(folder, federation, actors)
+    _print_created(folder, federation, actors, limits)
 
 
-def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewActor]) -> None:
+def _check_trial(broker: str | None, counts: dict[str, int], limits: str) -> None:
+    """Check the options of a trial. Raises `UsageError`."""
+    if broker is not None:
+        check_url("--broker", broker)
+    elif limits:
+        raise UsageError("--clients-min: without --broker, no actor's file is written that could state it")
+    for option, count in counts.items():
+        most = 10_000 if option == "clients" else 100
+        if not 0 <= count <= most:
+            raise UsageError(f"--{option} {count}: expected 0 to {most}; a trial runs on one machine")
+
+
+def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewActor], limits: str) -> None:
     roles = [actor.role for actor in actors]
     tell(f"federation  {federation.name}: {folder / 'federation.toml'}")
     none = "none: for node releases and LDP reports only"
@@ -157,6 +178,8 @@ def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewAc
         tell(f"            {counted(roles.count('client'), 'client')} enrolled")
     if "authority" in roles:
         tell(f"authority   {folder / 'authority.key'}: it can enrol clients; keep it secret and offline")
+    if limits:
+        tell(f"limits      lower than by default: [floors] of each node, and of all clients {folder / 'policy.toml'}")
 
 
 def _make(role: str, count: int) -> list[_NewActor]:
@@ -186,10 +209,10 @@ def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> Non
         undoing.pop_all()  # success: undo nothing
 
 
-def _actor_text(actor: _NewActor, url: str) -> str:
-    """Return the text of an actor's file, with a comment on its default limits."""
+def _actor_text(actor: _NewActor, url: str, limits: str) -> str:
+    """Return the text of an actor's file, with its `limits`, or a comment on the default ones if they are ""."""
     policy, floors, account = Policy(), Floors(), BudgetLimit()
-    section, limits = {
+    section, usual = {
         "client": (
             "policy",
             f"at most epsilon {at_least(policy.epsilon_per_round_max)} in a round and "
@@ -205,11 +228,16 @@ def _actor_text(actor: _NewActor, url: str) -> str:
         ),
     }[actor.role]
     data = f'data = "{actor.name}.csv"\n' if actor.role == "client" else ""
+    end = f"# without [{section}]: {usual}\n# to change that, see `dca {actor.role} --help`\n"
+    if limits and actor.role == "client":
+        data, end = data + 'policy = "policy.toml"\n', "# its limits, which it shares with others, are in policy.toml\n"
+    elif limits and actor.role == "compute":
+        end = f"[floors]\n{limits}"
     return (
         f'[{actor.role}]\nidentity = "{actor.name}.key"\n'
         f'federation = "federation.toml"\n{data}store = "{actor.name}.db"\n\n'
         f"[broker]\nurl = {toml_text(url)}\n\n"
-        f"# without [{section}]: {limits}\n# to change that, see `dca {actor.role} --help`\n"
+        f"{end}"
     )
 
 

@@ -6,12 +6,14 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
+from dca_proto.cli.join import tell_lines
 from dca_proto.cli.members import CertificateDays
 from dca_proto.cli.output import tell
 from dca_proto.errors import StorageError, UsageError
-from dca_proto.protocol.enrolment import CODE_BYTES, Bundle, Invitation, code_hash
+from dca_proto.protocol.enrolment import CODE_BYTES, Bundle, Entrance, Invitation, code_hash
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.names import check_name
 from dca_proto.protocol.params import DAY_MS
@@ -19,13 +21,15 @@ from dca_proto.runtime.book import Book
 from dca_proto.runtime.bundle import SUFFIX, link_of, write_bundle
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.registrar import RegistrarFile, read_registrar
+from dca_proto.runtime.registrar_file import RegistrarFile, read_registrar
+from dca_proto.runtime.suggestion import lines_of
 
 EXAMPLES = """Examples:
 
   dca federation invite ward-7 ward-8              ward-7.bundle and ward-8.bundle: one secret file for each device
   dca federation invite ward-7 --qr                also as a QR code on this terminal, for dca join
   dca federation invite ward-7 --qr --png .        the QR code as ward-7.png
+  dca federation invite ward-7 --policy policy.toml      suggest limits; the device's owner sees, and accepts or refuses
   dca federation invite ward-7 --cancel            the bundle was lost; if it was used, revoke the client, too
 
 Where registrar.toml is, on the registrar's machine. A device then runs `dca join ward-7.bundle --data readings.csv`.
@@ -40,6 +44,9 @@ def invite(
     days: CertificateDays = 90,
     qr: Annotated[bool, typer.Option("--qr", help="Also show each as a QR code on the terminal.")] = False,
     png: Annotated[Path | None, typer.Option(help="Folder for QR codes as PNG, NAME.png.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="A policy file to suggest to the devices; by default that of the registrar.")
+    ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the invitations of these names.")] = False,
 ) -> None:
     """Write an invitation with a one-time code for each device."""
@@ -54,7 +61,9 @@ def invite(
         if cancel:
             _cancel(book, names)
         else:
-            _invite(book, file, names, output, int(valid_days * DAY_MS), days, _maker(qr, png))
+            terms = Invitation("", now_ms() + int(valid_days * DAY_MS), days)
+            named = [(name, output / f"{name}{SUFFIX}") for name in names]
+            _invite(book, file, file.entrance(policy), named, terms, _maker(qr, png))
     finally:
         book.close()
 
@@ -70,34 +79,40 @@ def _cancel(book: Book, names: list[str]) -> None:
 
 
 def _invite(
-    book: Book, file: RegistrarFile, names: list[str], output: Path, valid_ms: int, days: int, show: _Qr | None
+    book: Book,
+    file: RegistrarFile,
+    entrance: Entrance,
+    named: list[tuple[str, Path]],
+    terms: Invitation,
+    show: _Qr | None,
 ) -> None:
-    entrance = file.entrance()
+    """Write the bundles of names; each invitation has the `terms`."""
     federation = Federation.from_toml(entrance.federation)
     limits = federation.registrar(read_identity(file.identity, "registrar").public_key)
     if limits is None:
         raise UsageError(f"{file.federation} does not name this registrar: dca federation add-registrar")
     known = [one.invitation for one in book.all() if not one.invitation.is_cancelled]
-    for name in names:
+    for name, _ in named:
         check_name(name)
         if name in {one.name for one in known}:
             raise UsageError(f"{name!r} has an invitation already; cancel it first: --cancel")
-    if len(known) + len(names) > limits.clients:
-        raise UsageError(f"found {len(known)} invitations and {len(names)} more, expected {limits.clients} at most")
-    bundles = [Bundle(name, secrets.token_bytes(CODE_BYTES), entrance) for name in names]
-    paths = [output / f"{name}{SUFFIX}" for name in names]
-    taken = [path for path in paths if path.exists()]
+    if len(known) + len(named) > limits.clients:
+        raise UsageError(f"found {len(known)} invitations and {len(named)} more, expected {limits.clients} at most")
+    bundles = [Bundle(name, secrets.token_bytes(CODE_BYTES), entrance) for name, _ in named]
+    taken = [path for _, path in named if path.exists()]
     if taken:
         raise StorageError(f"{taken[0]} exists already and is not replaced; name another folder")
-    output.mkdir(mode=0o700, parents=True, exist_ok=True)
-    until_ms = now_ms() + valid_ms
-    invited = {code_hash(federation.id, one.code): Invitation(one.name, until_ms, days) for one in bundles}
+    named[0][1].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    invited = {code_hash(federation.id, one.code): msgspec.structs.replace(terms, name=one.name) for one in bundles}
     book.invite(invited, entrance)  # first: a bundle that nobody knows would be worse than a code that nobody has
-    for path, bundle in zip(paths, bundles, strict=True):
+    for (_, path), bundle in zip(named, bundles, strict=True):
         write_bundle(path, bundle)
         tell(f"invited     {bundle.name}: {path}, secret until it is used")
         if show is not None:
             show.show(bundle)
+    if entrance.policy:
+        tell("policy      each suggests these limits; the device's owner accepts or refuses them:")
+        tell_lines(lines_of(entrance.policy, federation))
     tell(f"next        on each device: dca join NAME{SUFFIX} --data readings.csv")
 
 

@@ -11,7 +11,8 @@ from dca_proto.cli.actor import JsonLogs
 from dca_proto.cli.output import tell
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.process import complete
-from dca_proto.runtime.registrar import Registrar, read_registrar
+from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar_file import read_registrar
 
 EXAMPLES = """Examples:
 

@@ -19,7 +19,7 @@ from dca_proto.results.figure import figures_of
 from dca_proto.results.status import STATUS, LastRound, RoundStatus, ScheduledJob, Status, Statuses
 from dca_proto.runtime.config import is_actor_file, read_config
 from dca_proto.runtime.files import write_json
-from dca_proto.runtime.registrar import is_registrar_file, read_registrar
+from dca_proto.runtime.registrar_file import is_registrar_file, read_registrar
 from dca_proto.runtime.status import ask_status, status_path
 from dca_proto.wording import counted, duration, listed
 

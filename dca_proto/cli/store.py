@@ -19,7 +19,7 @@ from dca_proto.runtime.book import Book, restore_book
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.registrar import RegistrarFile, is_registrar_file, read_registrar
+from dca_proto.runtime.registrar_file import RegistrarFile, is_registrar_file, read_registrar
 from dca_proto.runtime.status import store_bytes
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.wording import counted, moment

@@ -5,6 +5,7 @@
         compute.toml, compute.key, compute.password, dca-compute.service
         broker.pem, broker.key, mosquitto.conf, passwords, access, dca-broker.service     the broker's machine
         registrar.toml, registrar.key, registrar.pem, tls.key, dca-registrar.service      the same
+        policy.toml            there, if sums may be small: the limits that invitations suggest to devices
         trainer.toml, trainer.key, trainer.password                                       the trainer's machine
         ca.pem, federation.toml                                                           every machine
     compose.yaml           all of it in containers; clients.yaml: devices, too, for a trial
@@ -29,7 +30,7 @@ from typing import NamedTuple
 import msgspec
 
 from dca_proto.crypto.sealing import Identity
-from dca_proto.deploy.plan import OWNER, Plan
+from dca_proto.deploy.plan import OWNER, Plan, limits_text
 from dca_proto.deploy.tls import Pair, new_ca, new_server
 from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Channel
@@ -149,6 +150,8 @@ class _Writer:
         write_private(folder / "tls.key", server.key)
         write_private(folder / "members.passwords", (folder / "passwords").read_text(encoding="utf-8"))
         self._public(f"{host.name}/registrar.toml", registrar_text(plan))
+        if plan.suggestion:
+            self._public(f"{host.name}/policy.toml", plan.suggestion)
         self._unit(plan.broker, "dca-registrar")
 
     def _unit(self, host: str, unit: str) -> None:
@@ -160,16 +163,17 @@ def floors_text(floors: Floors) -> str:
     """Return a Compute node's section of floors; "" for the default ones."""
     if floors == Floors():
         return ""
-    return f"[floors]\nclients_min = {floors.clients_min}\nhonest_min = {floors.honest_min}\n"
+    return f"[floors]\n{limits_text(floors)}"
 
 
 def registrar_text(plan: Plan) -> str:
     """Return the text of the registrar's file."""
+    policy = 'policy = "policy.toml"\n' if plan.suggestion else ""
     return (
         '[registrar]\nidentity = "registrar.key"\nfederation = "federation.toml"\nbook = "registrar.db"\n'
         f"address = {toml_text(plan.host(plan.broker).address)}\nport = {plan.registrar_port}\n"
         'certificate = "registrar.pem"\nkey = "tls.key"\nca = "ca.pem"\n'
-        f'broker = {toml_text(plan.url)}\nbroker_certificate = "broker.pem"\n'
+        f'broker = {toml_text(plan.url)}\n{policy}broker_certificate = "broker.pem"\n'
         'members = "members.passwords"\npasswords = "passwords"\naccess = "access"\npid_file = "mosquitto.pid"\n'
     )
 

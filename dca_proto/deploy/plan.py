@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.errors import UsageError
-from dca_proto.protocol.policy import Floors
+from dca_proto.protocol.policy import Floors, Policy
 from dca_proto.runtime.settings import is_host
 from dca_proto.wording import nearest
 
@@ -81,6 +81,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return next(host for host in self.hosts if host.name == name)
 
     @property
+    def suggestion(self) -> str:
+        """The policy that invitations suggest: the nodes' floors, if a device's default limits are above them."""
+        if self.floors.clients_min >= Policy().clients_min:
+            return ""
+        return limits_text(self.floors)
+
+    @property
     def registrar_port(self) -> int:
         """The registrar's, on the broker's machine."""
         return self.port + 1
@@ -89,6 +96,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         """The broker's."""
         return f"mqtts://{self.host(self.broker).url_host}:{self.port}"
+
+
+def limits_text(floors: Floors) -> str:
+    """Return the sizes of sums as keys of a policy or of floors."""
+    return f"clients_min = {floors.clients_min}\nhonest_min = {floors.honest_min}\n"
 
 
 def floors_of(clients_min: int) -> Floors:

@@ -52,18 +52,23 @@ Code = Annotated[bytes, Meta(min_length=CODE_BYTES, max_length=CODE_BYTES)]
 
 
 class Entrance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The public part of a bundle: the registrar's host and port, the broker's URL, the CA (PEM), the file's text."""
+    """The public part of a bundle: the registrar's host and port, the broker's URL, the CA (PEM), the file's text.
+
+    `policy` is the text of a policy that it suggests; "" if none. It counts only if the device's owner accepts it.
+    """
 
     host: str
     port: Annotated[int, Meta(ge=1, le=65535)]
     broker: str
     ca: str
     federation: str
+    policy: str = ""
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that stand for it in a link."""
-        return digest(labels.ENTRANCE, msgspec.msgpack.encode(self))[:16]
+        """16 bytes that stand for it in a link. Without a policy, they are those of version 0.1.0."""
+        fields = msgspec.structs.astuple(self)
+        return digest(labels.ENTRANCE, msgspec.msgpack.encode(fields if self.policy else fields[:-1]))[:16]
 
 
 class Bundle(msgspec.Struct, frozen=True):

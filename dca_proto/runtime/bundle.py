@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
@@ -19,6 +18,7 @@ from dca_proto.protocol.names import check_name
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import write_private
 from dca_proto.runtime.settings import check_url
+from dca_proto.runtime.suggestion import lines_of
 from dca_proto.wording import parse_toml, toml_text
 
 SUFFIX = ".bundle"
@@ -27,14 +27,13 @@ _LINK = re.compile(r"dca://(\[[0-9a-f:]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})/([0-9a-f
 _ADVICE = "`dca federation invite` writes one"
 
 
-class _BundleText(msgspec.Struct, forbid_unknown_fields=True):
+class _BundleText(Entrance, array_like=False, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     code: str
-    host: str
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    broker: str
-    ca: str
-    federation: str
+
+    @property
+    def entrance(self) -> Entrance:
+        return Entrance(**{field: getattr(self, field) for field in Entrance.__struct_fields__})
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -52,13 +51,14 @@ class Link(msgspec.Struct, frozen=True):
 def write_bundle(path: Path, bundle: Bundle) -> None:
     """Write a bundle to a new file of mode 0600. Raises `StorageError`."""
     entrance = bundle.entrance
+    policy = f'policy = """\n{_escaped(entrance.policy)}"""\n' if entrance.policy else ""
     write_private(
         path,
         f"# Enrols the dca client {bundle.name}, once: dca join {path.name} --data readings.csv\n"
         f"# Secret until then. Whoever uses it first is {bundle.name}.\n"
         f'name = {toml_text(bundle.name)}\ncode = "{bundle.code.hex()}"\n'
         f"host = {toml_text(entrance.host)}\nport = {entrance.port}\nbroker = {toml_text(entrance.broker)}\n"
-        f'ca = """\n{_escaped(entrance.ca)}"""\nfederation = """\n{_escaped(entrance.federation)}"""\n',
+        f'ca = """\n{_escaped(entrance.ca)}"""\nfederation = """\n{_escaped(entrance.federation)}"""\n{policy}',
     )
 
 
@@ -75,7 +75,7 @@ def read_bundle(path: Path) -> Bundle:
         raise
     except ValueError:
         raise InputError(f"{path} is not an invitation; {_ADVICE}") from None
-    bundle = Bundle(raw.name, code, Entrance(raw.host, raw.port, raw.broker, raw.ca, raw.federation))
+    bundle = Bundle(raw.name, code, raw.entrance)
     try:
         check_name(raw.name)
         check_entrance(bundle.entrance)
@@ -87,9 +87,11 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def check_entrance(entrance: Entrance) -> Federation:
-    """Check an entrance's addresses and federation file. Return the file. Raises `UsageError`."""
+    """Check an entrance's addresses, federation file and policy. Return the file. Raises `UsageError`."""
     check_url("broker", entrance.broker)
-    return Federation.from_toml(entrance.federation)
+    federation = Federation.from_toml(entrance.federation)
+    lines_of(entrance.policy, federation)
+    return federation
 
 
 def link_of(bundle: Bundle) -> str:

@@ -199,14 +199,15 @@ def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
         raise InputError(f"{path}: {error}") from None
 
 
-def actor_text(role: str, url: str, data: Path | None = None, name: str = "") -> str:
+def actor_text(role: str, url: str, data: Path | None = None, name: str = "", policy: Path | None = None) -> str:
     """Return the text of an actor's file, whose other files are beside it and have its role's name.
 
     Args:
-        url: the broker's. data: a client's CSV; None if it has none. name: a client's.
+        url: the broker's. data: a client's CSV; None if it has none. name: a client's. policy: a client's policy file.
     """
     line = f"name = {toml_text(name)}\n" if name else ""
     line += f"data = {toml_text(str(data.absolute()))}\n" if data is not None else ""
+    line += f"policy = {toml_text(str(policy))}\n" if policy is not None else ""
     return (
         f'[{role}]\nidentity = "{role}.key"\nfederation = "federation.toml"\n{line}store = "{role}.db"\n\n'
         f'[broker]\nurl = {toml_text(url)}\nca = "ca.pem"\npassword_file = "{role}.password"\n\n'
@@ -295,19 +296,20 @@ def _own_policy(files: NodeFiles, tables: Mapping[str, Any], federation: Federat
     """Return the policy from the section [policy], or from the file that replaces it."""
     path = files.policy if isinstance(files, ClientFiles) else None
     if path is None:
-        return _policy("[policy]", tables.get("policy", {}), federation)
+        return read_policy("[policy]", tables.get("policy", {}), federation)
     if "policy" in tables:
         raise InputError(f"found both [client] policy = {path.name!r} and the section [policy]; keep one of them")
     table = _read_tables(path)
     try:
         if "policy" in table:
             raise InputError("found the section [policy]; expected its keys by themselves, without that line")
-        return _policy("policy", table, federation)
+        return read_policy("policy", table, federation)
     except UsageError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _policy(where: str, table: Mapping[str, Any], federation: Federation) -> Policy:
+def read_policy(where: str, table: Mapping[str, Any], federation: Federation) -> Policy:
+    """Check the keys of a policy. Raises `UsageError` that names `where` they stand."""
     policy = convert(where, table, Policy)
     known = [text for member in federation.computes for text in (member.name, member.id.hex())]
     check_known(f"{where} trusted_computes", policy.trusted_computes, known)

@@ -54,7 +54,7 @@ from dca_proto.runtime.tls_messages import receive, send
 _TIMEOUT_S = 20.0
 _TRIES, _PAUSE_S = 100, 0.2
 _REQUESTS, _AGAIN_S = 6, 0.5
-CONFIG = "client.toml"
+CONFIG, POLICY = "client.toml", "policy.toml"
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -72,11 +72,15 @@ class Joined(msgspec.Struct, frozen=True):
     ends_later: bool = True
 
 
-async def join(bundle: Bundle, folder: Path, data: Path | None) -> Joined:
+async def join(
+    bundle: Bundle, folder: Path, data: Path | None, policy: Path | None = None, accepted: str = ""
+) -> Joined:
     """Make the key, enrol it, and write the client's files into a folder.
 
     Args:
         folder: created if missing. data: a CSV file; None if a program passes the data.
+        policy: the owner's policy file, with its folder. accepted: the text of the policy that the owner has accepted;
+            it becomes a file in the folder.
 
     Raises:
         UsageError: the registrar refuses, or a file of the folder belongs to another client.
@@ -96,7 +100,10 @@ async def join(bundle: Bundle, folder: Path, data: Path | None) -> Joined:
         url = bundle.entrance.broker
         settings = BrokerSettings(url=url, ca=folder / "ca.pem", password_file=secret, session_expiry_s=0)
         await _admitted(settings, identity.id)
-        replace_private(folder / CONFIG, actor_text("client", bundle.entrance.broker, data, enrolled.name))
+        if accepted:
+            replace_private(folder / POLICY, accepted)
+        limits = Path(POLICY) if accepted else policy
+        replace_private(folder / CONFIG, actor_text("client", url, data, enrolled.name, limits))
     return Joined(folder / CONFIG, enrolled.name, identity.id, enrolled.certificate, newest, is_new)
 
 

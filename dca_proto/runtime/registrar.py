@@ -1,24 +1,9 @@
 """A registrar at work: it answers enrolments over TLS, and lets clients into mosquitto without a restart (DESIGN §2.9).
 
-    [registrar]
-    identity = "registrar.key"             made by `dca keygen --role registrar`, named by the federation file
-    federation = "federation.toml"         read again when it changes
-    book = "registrar.db"                  invitations; `dca federation invite` writes them
-    address = "10.0.0.1"                   where devices reach it
-    certificate = "registrar.pem"          for that address, signed by the CA
-    key = "registrar.pem.key"
-    ca = "ca.pem"                          goes into each invitation
-    broker = "mqtts://10.0.0.1:8883"       goes into each invitation
-    broker_certificate = "broker.pem"      optional: it warns before mosquitto's certificate ends
-    members = "members.passwords"          hashed passwords of Compute nodes, trainers and the operator
-    passwords = "passwords"                mosquitto's files, which the registrar writes
-    access = "access"
-    pid_file = "mosquitto.pid"             mosquitto reads both files again on SIGHUP
-
-It runs as the broker's user on the broker's machine. The book is the truth: both files follow from it and from the
-federation file, and are written before each answer, at the start, and when the federation file changes. A Compute node
-or trainer that the federation file names and `members` does not is new: its files, but for its key, are then in the
-folder `new-members/NAME`, for its machine.
+`dca_proto.runtime.registrar_file` has its file. It runs as the broker's user on the broker's machine. The book is the
+truth: both lists of the broker follow from it and from the federation file. They are written before each answer, at the
+start, and when the federation file changes. A Compute node or trainer that the federation file names and `members` does
+not is new: its files, but for its key, are then in the folder `new-members/NAME`, for its machine.
 """
 
 from __future__ import annotations
@@ -37,7 +22,7 @@ import msgspec
 import structlog
 
 from dca_proto.crypto.sealing import Identity, actor_id
-from dca_proto.errors import DcaError, InputError, StorageError, UsageError
+from dca_proto.errors import DcaError, InputError, StorageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.enrolment import (
     Answer,
@@ -45,7 +30,6 @@ from dca_proto.protocol.enrolment import (
     Desk,
     Enrol,
     Enrolled,
-    Entrance,
     EntranceWanted,
     Invitation,
     Opened,
@@ -66,70 +50,19 @@ from dca_proto.runtime.config import actor_text
 from dca_proto.runtime.endings import OF_REGISTRAR, EndWarner, tls_ends, warnings_of
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import check_private, read_federation, read_identity, replace_file, replace_private
-from dca_proto.runtime.settings import anchored, check_url, convert
+from dca_proto.runtime.registrar_file import RegistrarFile
 from dca_proto.runtime.status import answering, status_path, store_bytes
 from dca_proto.runtime.supervisor import Supervisor
 from dca_proto.runtime.tls_messages import Arrival, decode_request, peer_of, receive, send, start_tls
-from dca_proto.wording import counted, iso, parse_toml, printable
+from dca_proto.wording import counted, iso, printable
 
 log = structlog.get_logger("dca.registrar")
-PORT = 8884
 _TIMEOUT_S = 10.0
 _CONNECTIONS_MAX = 256
 _PEER_CONNECTIONS_MAX = 16  # of one address: whoever holds all of them open keeps nobody else away
 _PAUSE_S = 1.0  # after a wrong code
 _LOOK_S = 5.0  # between looks at the federation file
 _REQUEST_BYTES_MAX = 1024
-
-
-class RegistrarFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The section `[registrar]` of a registrar's file; see the module's head."""
-
-    identity: Path
-    federation: Path
-    book: Path
-    address: str
-    port: int = PORT
-    listen: str = ""
-    certificate: Path
-    key: Path
-    ca: Path
-    broker: str
-    broker_certificate: Path | None = None
-    members: Path
-    passwords: Path
-    access: Path
-    pid_file: Path
-
-    def __post_init__(self) -> None:
-        check_url("[registrar] broker", self.broker)
-        if not 1 <= self.port <= 65535:
-            raise InputError(f"[registrar] port: found {self.port}, expected 1 to 65535")
-
-    def entrance(self) -> Entrance:
-        """Return what goes into each invitation. Raises `UsageError`."""
-        federation = read_federation(self.federation).to_toml()
-        return Entrance(self.address, self.port, self.broker, read_text(self.ca), federation)
-
-
-def is_registrar_file(path: Path) -> bool:
-    """Return True if a file has the section of a registrar. Raises `UsageError` if it cannot be read."""
-    lines = read_text(path, "expected an actor's file").splitlines()
-    return any(line.partition("#")[0].strip() == "[registrar]" for line in lines)
-
-
-def read_registrar(path: Path) -> RegistrarFile:
-    """Read a registrar's file. Raises `UsageError` that names the file."""
-    try:
-        tables = parse_toml(read_text(path, "expected a registrar's file"))
-        table = tables.get("registrar")
-        if not isinstance(table, dict) or len(tables) > 1:
-            raise InputError("expected one section, [registrar]; see `dca registrar --help`")
-        return anchored(convert("[registrar]", table, RegistrarFile), path.absolute().parent)
-    except UsageError as error:
-        raise InputError(f"{path}: {error}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
 
 
 class Registrar:

@@ -15,7 +15,8 @@ from dca_proto.protocol.federation import sign_federation
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import Joined, join
 from dca_proto.runtime.keyfile import read_federation, read_identity, replace_file
-from dca_proto.runtime.registrar import Registrar, read_registrar
+from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar_file import read_registrar
 
 HOSTS = "berlin=127.0.0.1,paris=127.0.0.2"
 

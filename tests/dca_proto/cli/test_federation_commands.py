@@ -12,6 +12,7 @@ from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation
+from dca_proto.runtime.config import read_config
 from dca_proto.runtime.device import load
 from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity
 
@@ -196,3 +197,15 @@ def test_a_registrar_has_a_key_of_its_own_role(demo: Path, capsys: pytest.Captur
     assert main(["keygen", "door.key", "--role", "trainer"]) == 0
     capsys.readouterr()
     assert "is the identity of a trainer" in refusal(capsys, "add-registrar", "door=door.key", code=5)
+
+
+def test_a_trial_of_few_clients_has_its_limits_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--computes", "2", "--clients", "2", "--clients-min", "4"]
+    assert main(["federation", "init", str(tmp_path / "a"), *given]) == 2
+    assert "without --broker" in capsys.readouterr().err
+    assert main(["federation", "init", str(tmp_path / "a"), *given, "--broker", "mqtt://127.0.0.1"]) in (None, 0)
+    assert f"of all clients {tmp_path / 'a/policy.toml'}" in " ".join(capsys.readouterr().out.split())
+    node = read_config(tmp_path / "a/compute-1.toml").floors
+    assert (node.clients_min, node.honest_min) == (4, 3)
+    (tmp_path / "a/policy.toml").write_text("clients_min = 3\n")
+    assert {read_config(tmp_path / f"a/client-{i}.toml").policy.clients_min for i in (1, 2)} == {3}

@@ -21,7 +21,7 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.policy import Floors
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.keyfile import read_federation, read_identity
-from dca_proto.runtime.registrar import read_registrar
+from dca_proto.runtime.registrar_file import read_registrar
 
 HOSTS = "berlin=127.0.0.1,paris=127.0.0.2,lab=lab.example"
 GIVEN = ("--hosts", HOSTS, "--nodes", "berlin,paris", "--trainer", "lab")
@@ -47,12 +47,16 @@ def actors(folder: Path) -> list[Path]:
 def test_nodes_of_a_small_federation_get_lower_floors(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Clients keep their own: the output says so."""
+    """Clients keep their own until their owners accept what invitations suggest: the output says so."""
     assert read_config(made / "berlin/compute.toml").floors == Floors(clients_min=20, honest_min=10)
     assert main(["federation", "deploy", str(tmp_path / "small"), *GIVEN, "--clients-min", "4"]) == 0
     for name in ("berlin", "paris"):
         assert read_config(tmp_path / f"small/{name}/compute.toml").floors == Floors(clients_min=4, honest_min=3)
-    assert "each client's own [policy] decides, too" in " ".join(capsys.readouterr().out.split())
+    assert "invitations suggest that to devices, whose owners decide" in capsys.readouterr().out
+    suggested = read_registrar(tmp_path / "small/berlin/registrar.toml").entrance().policy
+    assert suggested == "clients_min = 4\nhonest_min = 3\n"
+    assert not (tmp_path / "small/paris/policy.toml").exists()
+    assert read_registrar(made / "berlin/registrar.toml").entrance().policy == ""
     assert main(["federation", "deploy", str(tmp_path / "large"), *GIVEN, "--clients-min", "500"]) == 0
     assert read_config(tmp_path / "large/paris/compute.toml").floors == Floors(clients_min=500, honest_min=10)
 

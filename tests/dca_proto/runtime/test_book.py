@@ -23,7 +23,8 @@ from dca_proto.runtime.book import Book
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import join
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.registrar import Registrar, is_registrar_file
+from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar_file import is_registrar_file
 
 BEFORE = Path(__file__).parent / "stores/book-0.db.xz"
 ENTRANCE = bytes.fromhex("692f45e6ef34fd362383481b9ffa0e10")
@@ -69,6 +70,7 @@ def test_a_book_from_before_there_were_formats_opens_and_gets_one(before: Path) 
     entrance = book.entrance(ENTRANCE)
     assert entrance is not None
     assert entrance.broker == "mqtts://127.0.0.1:8883"
+    assert entrance.digest == ENTRANCE, "the links of version 0.1.0"
     assert book.issued(0) == 1
     book.invite({bytes(32): Invitation("ward-4", 2**50, 90)}, entrance)
     book.close()

@@ -41,7 +41,8 @@ from dca_proto.runtime.keyfile import (
     read_identity,
     write_identity,
 )
-from dca_proto.runtime.registrar import Registrar, RegistrarFile, read_registrar
+from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar_file import RegistrarFile, read_registrar
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.status import status_of
 

@@ -22,7 +22,8 @@ from dca_proto.runtime import joining
 from dca_proto.runtime import registrar as module
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import join, renew
-from dca_proto.runtime.registrar import Registrar, read_registrar
+from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar_file import read_registrar
 
 
 def test_two_devices_at_the_same_time_with_one_code(host: Path, tmp_path: Path) -> None:
