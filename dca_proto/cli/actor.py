@@ -46,7 +46,7 @@ def serve(actor: Device, json_logs: bool) -> None:
     """Run an actor until Ctrl-C, and print what it does as sentences, or log it as JSON."""
     configure_command_logs(json_logs)
     with Reporter(Terminal(stderr=True), actor.name_of, json_logs=json_logs) as reporter:
-        reporter.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
+        reporter.say(f"{actor.role} {actor.name} ({actor.id.hex()}) of federation {actor.config.federation.name}")
         if actor.data is not None and actor.data.format:
             reporter.say(f"data: {actor.data.format}")
         reporter.waiting("waiting for rounds; Ctrl-C stops")

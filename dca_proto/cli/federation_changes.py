@@ -103,7 +103,8 @@ def revoke(
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
     node_file: Annotated[
-        Path | None, typer.Option("--members", help="A Compute node's TOML file: names its clients, too.")
+        Path | None,
+        typer.Option("--members", help="A Compute node's or registrar's TOML file: names its clients."),
     ] = None,
 ) -> None:
     """Revoke members for good. The other members need not enrol again."""
@@ -111,7 +112,8 @@ def revoke(
     listed = members.members_of(federation, authority).members
     if node_file is not None:
         listed += members.members_of(node_file).members
-    _change(old, federation, authority, revoked={_id_of(name, old, federation.parent, listed): name for name in names})
+    revoked = {_id_of(name, old, federation.parent, listed): name for name in names}
+    _change(old, federation, authority, revoked=revoked, listed=listed)
 
 
 @app.command("add-node", epilog=verbatim(_ADD_NODE))
@@ -220,6 +222,15 @@ def _id_among(listed: Iterable[members.Person], name: str) -> bytes:
     )
 
 
+def _people(federation: Federation, listed: Iterable[members.Person]) -> Iterator[members.Person]:
+    """Yield all who are known by name: clients, then Compute nodes, trainers and registrars."""
+    yield from listed
+    registrars = tuple(Member(one.name, one.key) for one in federation.registrars)
+    named = {"compute": federation.computes, "trainer": federation.trainers, "registrar": registrars}
+    for role, servers in named.items():
+        yield from (members.Person(role=role, name=one.name, id=one.id.hex()) for one in servers)
+
+
 def _change(
     old: Federation,
     path: Path,
@@ -230,8 +241,12 @@ def _change(
     revoked: Mapping[bytes, str] = MappingProxyType({}),
     colluding: int | None = None,
     registrars: tuple[Registrar, ...] | None = None,
+    listed: Iterable[members.Person] = (),
 ) -> None:
-    """Write the next federation file, without the revoked members (names by id) and with the new ones."""
+    """Write the next federation file, without the revoked members (names by id) and with the new ones.
+
+    `listed`: clients that are known by name.
+    """
     already = [name for member_id, name in revoked.items() if old.is_revoked(member_id)]
     if already:
         raise UsageError(f"{already[0]} is already revoked, by {old.title}; leave it out")
@@ -254,8 +269,11 @@ def _change(
         raise UsageError("no trainer would be left; add another one first: dca federation add-trainer")
     new = sign_federation(read_identity(authority, "authority"), unsigned)
     replace_file(path, new.to_toml())
+    known = {one.id: one for one in _people(old, listed) if one.name and bytes.fromhex(one.id) in revoked}
+    members.note_revoked(path, known.values())
     tell(f"federation  {new.name}: {path} is now {new.title}")
-    for member_id, name in revoked.items():
+    for member_id, given in revoked.items():
+        name = known[member_id.hex()].name if member_id.hex() in known else given
         tell(f"            revoked: {name}" + (f", {member_id.hex()}" if name != member_id.hex() else ""))
     for role, named in (("Compute nodes", new.computes), ("trainers", new.trainers)):
         tell(f"            {role}: {', '.join(member.name for member in named) or 'none'}")

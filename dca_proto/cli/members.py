@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,8 @@ import typer
 
 from dca_proto.cli import options
 from dca_proto.cli.output import result_console, table
-from dca_proto.errors import PeerError, UsageError
+from dca_proto.crypto.sealing import actor_id
+from dca_proto.errors import InputError, PeerError, UsageError
 from dca_proto.protocol.federation import Federation, Member, newest_file
 from dca_proto.protocol.names import open_name, short_id
 from dca_proto.protocol.records import decoded
@@ -18,11 +20,13 @@ from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.wire.fields import REGISTRAR_DAYS_MAX
 from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.results.figure import about
+from dca_proto.runtime.book import Book
 from dca_proto.runtime.config import is_actor_file, read_config
-from dca_proto.runtime.files import write_json
-from dca_proto.runtime.keyfile import parse_certificate, read_federation, read_identity
+from dca_proto.runtime.files import read_text, write_json
+from dca_proto.runtime.keyfile import parse_certificate, read_federation, read_identity, replace_file
+from dca_proto.runtime.registrar_file import is_registrar_file, read_registrar
 from dca_proto.runtime.store_check import read_store
-from dca_proto.wording import iso, moment
+from dca_proto.wording import iso, moment, parse_toml, printable, toml_value
 
 CERTIFICATE_DAYS = "Validity of a client's certificate, in days."
 CertificateDays = Annotated[int, typer.Option(min=1, max=REGISTRAR_DAYS_MAX, help=CERTIFICATE_DAYS)]
@@ -53,7 +57,7 @@ class ListedFederation(msgspec.Struct, frozen=True, kw_only=True):
     hash: Annotated[str, about("Of its signed contents, in hexadecimal.")]
     p: Annotated[int | None, about("The most Compute nodes that may be corrupt; null without Compute nodes.")]
     members: Annotated[list[ListedMember], about("With the enrolment key.")]
-    revoked: Annotated[list[str], about("Ids of revoked clients, in hexadecimal.")]
+    revoked: Annotated[list[str], about("Ids of revoked members and clients, in hexadecimal.")]
 
 
 def check_size(federation: Federation, without_computes: bool) -> None:
@@ -113,7 +117,8 @@ def show(
     )
     write_json(listed, json_to)
     rows = [(member.role, member.name, member.id) for member in listed.members]
-    rows += [("revoked", "", member_id) for member_id in listed.revoked]
+    known = read_revoked(file)
+    rows += [("revoked", known[one].name if one in known else "", one) for one in listed.revoked]
     title = f"federation {listed.name}, file number {listed.number}"
     console.print(table(("role", "name", "id"), rows, title=title, align="<<<"))
     if federation.computes:
@@ -132,15 +137,18 @@ EXAMPLES = """Examples:
 
   dca federation members                         beside the federation file: members, and all certificates (*.cert)
   dca federation members compute-1.toml          as a Compute node knows them: clients that had a session, and when
+  dca federation members registrar.toml          as the registrar knows them: all clients that it has enrolled
 
-Names of clients are sealed: a Compute node's or trainer's file opens them, and so does the enrolment key.
+Names of clients are sealed: a Compute node's or trainer's file opens them, and so does the enrolment key. A federation
+file has only the ids of those whom it revokes. The command that revoked them keeps their names beside it, in
+federation.revoked.toml.
 """
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
     """A Compute node, a trainer or a client. Times are UTC, in ISO 8601."""
 
-    role: Annotated[str, about("compute, trainer or client.")]
+    role: Annotated[str, about("compute, trainer, client or registrar; empty if only the id is known.")]
     name: Annotated[str, about("Empty if the certificate has none, or if it cannot be read here.")]
     id: Annotated[str, about("In hexadecimal.")]
     certificate_ends: Annotated[str | None, about("Of a client; null if it is not known here.")] = None
@@ -158,7 +166,7 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
 
 def members(
     file: Annotated[
-        Path, typer.Argument(help="The federation file, or a Compute node's or trainer's TOML file.")
+        Path, typer.Argument(help="The federation file, or the TOML file of a Compute node, trainer or registrar.")
     ] = Path("federation.toml"),
     authority: Annotated[Path | None, typer.Option(help="The enrolment key's file.")] = None,
     json_to: options.Json = None,
@@ -185,13 +193,16 @@ def members_of(file: Path, authority: Path | None = None) -> Members:
         people.append(msgspec.structs.replace(known, revoked=federation.is_revoked(client)))
     listed = {one.id for one in people}
     others = [one.hex() for one in federation.revoked if one.hex() not in listed]
-    people += [Person(role="", name="", id=one, revoked=True) for one in others]
+    former = read_revoked(_federation_path(file)) if others else {}
+    people += [former.get(one, Person(role="", name="", id=one, revoked=True)) for one in others]
     return Members(federation=federation.name, number=federation.number, members=people)
 
 
 def _sources(file: Path, authority: Path | None) -> tuple[Federation, dict[bytes, Person]]:
     """Return the federation, and the clients of the folder's certificates or of a Compute node's store."""
     clients: dict[bytes, Person] = {}
+    if is_registrar_file(file):
+        return _of_registrar(file)
     if not is_actor_file(file):
         federation, folder = read_federation(file), file.absolute().parent
         path = authority or folder / "authority.key"
@@ -217,6 +228,61 @@ def _sources(file: Path, authority: Path | None) -> tuple[Federation, dict[bytes
         ends = known.certificate_ends or iso(certificate.expires_ms)
         clients[client] = msgspec.structs.replace(known, name=name, certificate_ends=ends)
     return federation, clients
+
+
+def _of_registrar(file: Path) -> tuple[Federation, dict[bytes, Person]]:
+    """Return the federation, and the clients that a registrar has enrolled."""
+    registrar = read_registrar(file)
+    federation = read_federation(registrar.federation)
+    if not registrar.book.exists():
+        return federation, {}
+    book = Book(registrar.book)
+    try:
+        enrolled = [one.invitation for one in book.all() if one.invitation.certificate is not None]
+    finally:
+        book.close()
+    clients = {}
+    for one in enrolled:
+        client, ends_ms = actor_id(one.client_key), one.certificate.expires_ms if one.certificate is not None else 0
+        clients[client] = Person(role="client", name=one.name, id=client.hex(), certificate_ends=iso(ends_ms))
+    return federation, clients
+
+
+def _federation_path(file: Path) -> Path:
+    """Return the federation file that a file is, or names."""
+    if is_registrar_file(file):
+        return read_registrar(file).federation
+    return read_config(file).files.federation if is_actor_file(file) else file
+
+
+class _Revoked(msgspec.Struct, frozen=True):
+    role: str
+    name: str
+
+
+def _revoked_path(federation: Path) -> Path:
+    return federation.with_suffix(".revoked.toml")
+
+
+def read_revoked(federation: Path) -> dict[str, Person]:
+    """Return revoked members and clients by id, as the command that revoked them knew them; for people only."""
+    path = _revoked_path(federation)
+    if not path.exists():
+        return {}
+    try:
+        known = msgspec.convert(parse_toml(read_text(path)), dict[str, _Revoked])
+    except ValueError:
+        raise InputError(f"{path} is damaged; move it away: nothing but names is lost") from None
+    return {one: Person(role=of.role, name=printable(of.name), id=one, revoked=True) for one, of in known.items()}
+
+
+def note_revoked(federation: Path, revoked: Iterable[Person]) -> None:
+    """Keep the names of members and clients that a federation file revokes from now on, beside it."""
+    known = read_revoked(federation) | {one.id: one for one in revoked if one.name}
+    lines = [f"{one.id} = {toml_value({'role': one.role, 'name': one.name})}\n" for one in known.values()]
+    if lines:
+        head = "# whom the federation file revokes, by id, for people\n"
+        replace_file(_revoked_path(federation), head + "".join(lines))
 
 
 def _seen(client: bytes, stored: StoredSession) -> Person:

@@ -17,7 +17,7 @@ from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.runtime.logs import FactLog
 from dca_proto.runtime.silence import silent_words, spare_words
 from dca_proto.runtime.transport import Connected, Disconnected, Gone
-from dca_proto.wording import counted, listed, printable
+from dca_proto.wording import counted, ids_in_words, listed, printable
 
 if TYPE_CHECKING:  # only `dca learn` needs them
     from dca_proto.jobs.runner import FinishedRequest
@@ -142,8 +142,10 @@ class Reporter:
             case facts.LedgerRestored(forgotten, left):
                 counts = f"the client counts {counted(forgotten, 'charge')} that its restored store lacks"
                 return f"all Compute nodes have answered: {counts}; epsilon {at_most(left)} is left"
-            case facts.FederationChanged(number, file_hash):
-                return f"received federation file {number} (hash {file_hash.hex()[:16]}), which applies from now on"
+            case facts.FederationChanged(number, file_hash, revoked):
+                file = f"federation file {number} (hash {file_hash.hex()[:16]})"
+                gone = f"; it revokes {ids_in_words(revoked, self._name)}" if revoked else ""
+                return f"received {file}, which applies from now on{gone}"
             case _:
                 return ""
 

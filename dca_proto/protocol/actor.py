@@ -222,6 +222,7 @@ class BaseActor(ABC, Generic[R]):
         self._random = random
         self._mechanism = mechanism or DistributedDiscreteGaussian()
         self._limits = limits or Limits()
+        self._former: dict[bytes, str] = {}  # Compute nodes and trainers that newer files revoked, by id: for people
         self._timing = timing or Timing()
         self._pace = RateLimit(self._timing.again_ms)
 
@@ -295,7 +296,9 @@ class BaseActor(ABC, Generic[R]):
     def name_of(self, member: bytes) -> str:
         """Return a member's or client's name with its short id, as people read it; the short id if it has no name."""
         name = self.client_name(member)
-        return f"{name} ({short_id(member)})" if name else self._federation.person_name_of(member)
+        if name:
+            return f"{name} ({short_id(member)})"
+        return self._former.get(member) or self._federation.person_name_of(member)
 
     def waiting(self, now_ms: int, most: int) -> list[Waiting]:
         """Return what open rounds wait for: the first `most` of them, in the order of their ids."""
@@ -325,8 +328,10 @@ class BaseActor(ABC, Generic[R]):
         newer = self._federation.newer(self._federation.opened(frame))
         if newer is None:
             return []
-        self._federation = newer
-        changed = Report(FederationChanged(newer.number, newer.hash))
+        older, self._federation = self._federation, newer
+        gone = tuple(one for one in newer.revoked if not older.is_revoked(one))
+        self._former |= {one: older.person_name_of(one) for one in gone if older.is_server(one)}
+        changed = Report(FederationChanged(newer.number, newer.hash, gone))
         return [*self._file_effects(), *self._on_changed_file(now_ms), changed]
 
     def _file_effects(self) -> list[Effect]:

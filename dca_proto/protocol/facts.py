@@ -38,10 +38,11 @@ class Dropped(_Fact, frozen=True):
 
 
 class FederationChanged(_Fact, frozen=True):
-    """The actor has stored a newer federation file, and follows it now."""
+    """The actor has stored a newer federation file, and follows it now. It revokes the `revoked` for the first time."""
 
     number: int
     file_hash: bytes
+    revoked: tuple[bytes, ...] = ()
 
 
 class WaitingForKeys(_Fact, frozen=True):

@@ -39,6 +39,8 @@ _LEVELS = {
 _NAMED_MAX = 100
 _MEMBERS = ("sender", "client", "compute")
 """The fields of facts that are members' ids."""
+_LISTS = {"clients": "names", "computes": "compute_names", "revoked": "revoked_names"}
+"""The fields that are several members' ids, and what the log calls their names."""
 
 log = structlog.get_logger("dca.actor")
 
@@ -109,8 +111,9 @@ class FactLog:
                 for field in _MEMBERS
                 if isinstance(getattr(fact, field, None), bytes)
             }
-            if isinstance(fact, facts.Absent):
-                fields["names"] = [printable(self._name_of(client)) for client in fact.clients[:_NAMED_MAX]]
+            for field, named in _LISTS.items():
+                if members := getattr(fact, field, ()):
+                    fields[named] = [printable(self._name_of(one)) for one in members[:_NAMED_MAX]]
         getattr(log, _LEVELS.get(type(fact), "info"))(type(fact).__name__, **fields)
 
 

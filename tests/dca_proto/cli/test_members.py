@@ -151,3 +151,30 @@ def test_names_are_left_out_on_request(tmp_path: Path, capsys: pytest.CaptureFix
     call = ["federation", "enrol", "ward-7=" + "ab" * 32, "--output", str(tmp_path), *map(str, files)]
     assert main(call) in (None, 0)
     assert capsys.readouterr().out.startswith("enrolled  ward-7, ")
+
+
+def test_whom_a_file_revokes_keeps_its_name_where_the_file_was_made(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, a node that was replaced, and a client whose certificate is elsewhere, had digits for a name."""
+    call = ["--federation", str(demo / "federation.toml"), "--authority", str(demo / "authority.key")]
+    first = certified_id(demo / "client-1.cert").hex()
+    paris = read_federation(demo / "federation.toml").computes[1].id.hex()
+    assert main(["federation", "revoke", first[:8], *call, "--members", str(demo / "compute-1.toml")]) in (None, 0)
+    assert f"revoked: client-1, {first}" in capsys.readouterr().out
+    assert main(["keygen", str(tmp_path / "lyon.key"), "--role", "compute"]) in (None, 0)
+    new = f"lyon={tmp_path / 'lyon.key'}"
+    assert main(["federation", "replace-node", "compute-2", new, *call]) in (None, 0)
+    for path in demo.glob("*.cert"):
+        path.unlink()
+    found = listed(capsys, demo / "federation.toml")
+    assert {name: (one["role"], one["id"]) for name, one in found.items() if one["revoked"]} == {
+        "client-1": ("client", first), "compute-2": ("compute", paris),
+    }  # fmt: skip
+    assert main(["federation", "show", str(demo / "federation.toml")]) in (None, 0)
+    assert f"revoked    compute-2      {paris}" in capsys.readouterr().out
+    (demo / "federation.revoked.toml").write_text("nonsense")
+    assert main(["federation", "members", str(demo / "federation.toml")]) == 5
+    assert "move it away: nothing but names is lost" in " ".join(capsys.readouterr().err.split())
+    (demo / "federation.revoked.toml").unlink()
+    assert listed(capsys, demo / "federation.toml")[paris]["role"] == ""

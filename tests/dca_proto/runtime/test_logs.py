@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from changes import following, hand
 from rich.console import Console
 
 from dca_proto.cli.output import Terminal
@@ -108,3 +109,26 @@ def test_a_ledger_that_is_behind_is_an_error(capsys: pytest.CaptureFixture[str])
     FactLog()(facts.LedgerReused(bytes(16), bytes(16), 3, 7))
     line = json.loads(capsys.readouterr().err)
     assert (line["level"], line["event"], line["charge"], line["highest"]) == ("error", "LedgerReused", 3, 7)
+
+
+def test_a_changed_file_names_whom_it_revokes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A Compute node that is gone keeps its name for people while the actor runs."""
+    actors = TestFederation(3, 3, name="revoking")
+    network = actors.network()
+    network.deliver()
+    node, gone, client = actors.computes[0], actors.computes[2], actors.clients[1]
+    newer = following(actors, computes=actors.federation.computes[:2], revoked=tuple(sorted((gone, client))))
+    hand(network, node, newer)
+    (fact,) = network.reported(facts.FederationChanged, node)
+    name_of = network.actors[node].name_of
+    assert name_of(gone) == f"compute-2 ({gone.hex()[:8]})"
+    terminal = io.StringIO()
+    Reporter(Console(file=terminal, width=200), name_of)(fact)
+    revoked = ", ".join(name_of(one) for one in newer.revoked)
+    assert terminal.getvalue().rstrip().endswith(f"which applies from now on; it revokes {revoked}")
+    configure_logs(json=True)
+    FactLog(name_of)(fact)
+    FactLog(name_of)(facts.WaitingForKeys(bytes(16), actors.computes[:2]))
+    changed, waiting = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert changed["revoked_names"] == [name_of(one) for one in newer.revoked]
+    assert waiting["compute_names"] == [name_of(one) for one in actors.computes[:2]]

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import datetime
 import hashlib
+import json
 import shutil
 import stat
 from collections.abc import Callable
@@ -474,3 +475,23 @@ def test_files_of_a_new_member_that_cannot_be_written_hold_up_neither_a_revocati
 
     play(host, scene)
     play(host, started_again)
+
+
+def test_a_registrar_s_file_lists_all_devices_by_name(
+    host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that no Compute node has seen yet, and those that are revoked."""
+    assert main(["federation", "members", str(host / "registrar.toml")]) in (None, 0)
+    first, second, _ = invite(host, "ward-7", "ward-8", "ward-9")
+    joins(host, first, tmp_path / "a")
+    gone = joins(host, second, tmp_path / "b").id
+    next_file(host, revoked=(gone,))
+    capsys.readouterr()
+    assert main(["federation", "members", str(host / "registrar.toml"), "--json", "-"]) in (None, 0)
+    members = json.loads(capsys.readouterr().out)["members"]
+    known = {one["name"]: one["revoked"] for one in members if one["role"] == "client"}
+    assert known == {"ward-7": False, "ward-8": True}
+    owner = host.parent / "owner"
+    call = ["--federation", str(owner / "federation.toml"), "--authority", str(owner / "authority.key")]
+    named = ["--members", str(host / "registrar.toml")]
+    assert main(["federation", "revoke", "ward-7", *call, *named]) in (None, 0)
