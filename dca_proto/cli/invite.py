@@ -12,13 +12,14 @@ import typer
 from dca_proto.cli.join import tell_lines
 from dca_proto.cli.members import CertificateDays
 from dca_proto.cli.output import tell
+from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.enrolment import CODE_BYTES, Bundle, Entrance, Invitation, code_hash
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.names import check_name
 from dca_proto.protocol.params import DAY_MS
 from dca_proto.runtime.book import Book
-from dca_proto.runtime.bundle import SUFFIX, link_of, write_bundle
+from dca_proto.runtime.bundle import SUFFIX, link_of, read_bundle, write_bundle
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.registrar_file import RegistrarFile, read_registrar
@@ -91,17 +92,13 @@ def _invite(
     limits = federation.registrar(read_identity(file.identity, "registrar").public_key)
     if limits is None:
         raise UsageError(f"{file.federation} does not name this registrar: dca federation add-registrar")
-    known = [one.invitation for one in book.all() if not one.invitation.is_cancelled]
-    for name, _ in named:
-        check_name(name)
-        if name in {one.name for one in known}:
-            raise UsageError(f"{name!r} has an invitation already; cancel it first: --cancel")
-    if len(known) + len(named) > limits.clients:
-        raise UsageError(f"found {len(known)} invitations and {len(named)} more, expected {limits.clients} at most")
+    over = _check_names(book, federation, limits.clients, [name for name, _ in named])
     bundles = [Bundle(name, secrets.token_bytes(CODE_BYTES), entrance) for name, _ in named]
-    taken = [path for _, path in named if path.exists()]
-    if taken:
-        raise StorageError(f"{taken[0]} exists already and is not replaced; name another folder")
+    for _, path in named:
+        if path.exists() and code_hash(federation.id, read_bundle(path).code) not in over:
+            raise StorageError(f"{path} exists already and is not replaced; name another folder")
+    for _, path in named:
+        path.unlink(missing_ok=True)
     named[0][1].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     invited = {code_hash(federation.id, one.code): msgspec.structs.replace(terms, name=one.name) for one in bundles}
     book.invite(invited, entrance)  # first: a bundle that nobody knows would be worse than a code that nobody has
@@ -114,6 +111,29 @@ def _invite(
         tell("policy      each suggests these limits; the device's owner accepts or refuses them:")
         tell_lines(lines_of(entrance.policy, federation))
     tell(f"next        on each device: dca join NAME{SUFFIX} --data readings.csv")
+
+
+def _check_names(book: Book, federation: Federation, most: int, names: list[str]) -> set[bytes]:
+    """Check the names of new invitations. Return the hashes of codes that are over. Raises `UsageError`."""
+    over = {one.code for one in book.all() if _is_over(one.invitation, federation)}
+    known = [one.invitation for one in book.all() if not one.invitation.is_cancelled]  # the limit counts revoked ones
+    taken = {one.invitation.name for one in book.all() if one.code not in over}
+    for name in names:
+        check_name(name)
+        if name in taken:
+            raise UsageError(
+                f"{name!r} has an invitation already; if it was used, revoke the client first (dca federation revoke), "
+                "or else cancel the invitation (--cancel)"
+            )
+    if len(known) + len(names) > most:
+        raise UsageError(f"found {len(known)} invitations and {len(names)} more, expected {most} at most")
+    return over
+
+
+def _is_over(invitation: Invitation, federation: Federation) -> bool:
+    """Return True if an invitation was cancelled, or its client revoked: then its name is free again."""
+    key = invitation.client_key
+    return invitation.is_cancelled or (bool(key) and federation.is_revoked(actor_id(key)))
 
 
 class _Qr:

@@ -228,6 +228,8 @@ class Desk(msgspec.Struct, frozen=True):
             return _refused("cancelled", "this invitation was cancelled; ask for a new one")
         if not invitation.client_key and now_ms >= invitation.until_ms:
             return _refused("expired", "this code has expired; ask for a new invitation")
+        if self.federation.is_revoked(actor_id(request.client_key)):
+            return _refused("revoked", "this key is revoked for good; make a new one")
         if self.is_taken:
             return _refused("taken", "this key is enrolled by another invitation; join in a new folder, with a new key")
         if invitation.certificate is not None and self._is_valid(invitation.certificate, now_ms):

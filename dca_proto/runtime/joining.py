@@ -90,8 +90,11 @@ async def join(
     known = folder / "federation.toml"
     if known.exists() and read_federation(known).id != federation.id:
         raise InputError(f"{folder} belongs to another federation; name another folder")
+    is_old = (folder / "client.key").exists()
     identity = _identity(folder)
-    enrolled = await _enrolled(bundle.entrance, enrol_request(identity, federation.id, bundle.code))
+    remedy = f"; move {folder} away (the store in it has what this key spent), and repeat the command" if is_old else ""
+    request = enrol_request(identity, federation.id, bundle.code)
+    enrolled = await _enrolled(bundle.entrance, request, dict.fromkeys(("revoked", "taken"), remedy))
     newest = _checked(enrolled, identity, federation)
     is_new = not (folder / CONFIG).exists()
     _write(folder, bundle.entrance, enrolled, newest)
@@ -192,14 +195,16 @@ def _checked(enrolled: Enrolled, identity: Identity, federation: Federation) -> 
         raise InputError(f"the registrar's answer is not valid: {error}") from None
 
 
-async def _enrolled(entrance: Entrance, request: Request) -> Enrolled:
+async def _enrolled(entrance: Entrance, request: Request, remedies: dict[str, str] | None = None) -> Enrolled:
+    """Return the registrar's answer. `remedies`: what a device then does, by the code of a refusal."""
     try:
         context = ssl.create_default_context(cadata=entrance.ca)
     except (ssl.SSLError, ValueError):
         raise InputError("the invitation's CA is damaged; get the invitation again") from None
     answer = await _ask(entrance.host, entrance.port, context, request)
     if isinstance(answer, Refused):
-        raise InputError(f"the registrar refuses ({answer.code}): {answer.reason}")
+        remedy = (remedies or {}).get(answer.code, "")
+        raise InputError(f"the registrar refuses ({answer.code}): {answer.reason}{remedy}")
     if not isinstance(answer, Enrolled):
         raise InputError("the registrar's answer is not valid: another kind of message")
     return answer

@@ -249,10 +249,15 @@ class Registrar:
                 log.error("new member", name=member.name, reason=str(error))
 
     def _hand_over(self, channel: Channel, member: Member) -> None:
-        """Write what a new member's machine needs but its key, unless it is there."""
+        """Write what a new member's machine needs but its key, unless it is there.
+
+        A member that comes back under its old name has a new key, so a new password: all of its files are replaced.
+        """
         folder, role = self._file.members.parent / NEW_MEMBERS / member.name, channel.value
         secret, password = folder / f"{role}.password", broker_password(self._identity, member.id) + "\n"
         if secret.exists() and read_text(secret) == password:
+            if read_federation(folder / "federation.toml").number < self._federation.number:
+                replace_file(folder / "federation.toml", self._federation.to_toml())
             return
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
