@@ -172,7 +172,29 @@ def test_ansible_copies_and_starts_what_each_machine_has(made: Path) -> None:
             path.name for path in made.glob(f"{name}/*.service")
         }
     (play,) = yaml.safe_load((made / "playbook.yaml").read_text())
-    assert len(play["tasks"]) == 4
+    started = [task for task in play["tasks"] if "ansible.builtin.systemd" in task]
+    assert [task["loop"] for task in started] == ["{{ units }}"]
+
+
+def test_ansible_replaces_renewed_certificates_and_older_federation_files_and_no_secret(made: Path) -> None:
+    """Before, no file that a host had was ever replaced, so a renewal never reached it."""
+    (play,) = yaml.safe_load((made / "playbook.yaml").read_text())
+    copies = [task["ansible.builtin.copy"] | task for task in play["tasks"] if "ansible.builtin.copy" in task]
+    (whole,) = [one for one in copies if one["src"] == "{{ here }}/"]
+    assert whole["force"] is False
+    replaced = {one["src"].removeprefix("{{ here }}/"): one for one in copies if one.get("force", True)}
+    assert set(replaced) == {"ca.pem", "broker.pem", "registrar.pem", "federation.toml", "{{ item }}.service"}
+    assert replaced["ca.pem"]["check_mode"], "it is compared only: another CA stops the play"
+    handlers = {handler["name"]: handler["ansible.builtin.systemd"] for handler in play["handlers"]}
+    for name, unit in (
+        ("broker.pem", "dca-broker"),
+        ("registrar.pem", "dca-registrar"),
+        ("federation.toml", "dca-compute"),
+    ):
+        assert handlers[replaced[name]["notify"]]["name"] == unit
+    found = re.findall(play["vars"]["number"], (made / "berlin/federation.toml").read_text())
+    assert found == ["1"], "only a larger number replaces the host's file"
+    assert replaced["federation.toml"]["when"].count("regex_findall(number)") == 2
 
 
 def test_systemd_accepts_the_units(made: Path, tmp_path: Path) -> None:
