@@ -12,7 +12,6 @@ from dca_proto.cli import members
 from dca_proto.cli.options import parse_names
 from dca_proto.cli.output import tell
 from dca_proto.errors import UsageError
-from dca_proto.protocol.policy import Floors
 
 EXAMPLES = """Examples:
 
@@ -47,10 +46,7 @@ def deploy(
     colluding: Annotated[
         int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
     ] = 0,
-    clients_min: Annotated[
-        int,
-        typer.Option(min=2, max=1_000_000, help="The fewest contributions of a sum, N - T, that the nodes release."),
-    ] = Floors().clients_min,
+    clients_min: members.ClientsMin = members.SMALLEST,
     containers: Annotated[
         int, typer.Option(min=0, max=1000, help="Trial: also write clients.yaml, with so many devices in containers.")
     ] = 0,

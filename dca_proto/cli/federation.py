@@ -111,16 +111,11 @@ def init(
     colluding: Annotated[
         int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
     ] = 0,
-    clients_min: Annotated[
-        int,
-        typer.Option(
-            min=2, max=1_000_000, help="Trial: the fewest contributions of a sum that nodes and clients accept."
-        ),
-    ] = Floors().clients_min,
+    clients_min: members.ClientsMin = members.SMALLEST,
 ) -> None:
     """Create a federation file. For a trial, also create all identities that belong to it."""
     until_ms = _expiry_ms(days)
-    limits = limits_text(floors_of(clients_min)) if clients_min != Floors().clients_min else ""
+    limits = limits_text(floors_of(clients_min)) if clients_min != members.SMALLEST else ""
     _check_trial(broker, {"computes": computes, "trainers": trainers, "clients": clients}, limits)
     if (computes or without_computes) and not trainer:
         trainers = trainers or 1

@@ -30,7 +30,7 @@ EXAMPLES = """Examples:
   dca federation invite ward-7 ward-8              ward-7.bundle and ward-8.bundle: one secret file for each device
   dca federation invite ward-7 --qr                also as a QR code on this terminal, for dca join
   dca federation invite ward-7 --qr --png .        the QR code as ward-7.png
-  dca federation invite ward-7 --policy policy.toml      suggest limits; the device's owner sees, and accepts or refuses
+  dca federation invite ward-7 --suggest-policy policy.toml       limits that the device's owner accepts or refuses
   dca federation invite ward-7 --cancel            the bundle was lost; if it was used, revoke the client, too
 
 Where registrar.toml is, on the registrar's machine. A device then runs `dca join ward-7.bundle --data readings.csv`.
@@ -45,7 +45,7 @@ def invite(
     days: CertificateDays = 90,
     qr: Annotated[bool, typer.Option("--qr", help="Also show each as a QR code on the terminal.")] = False,
     png: Annotated[Path | None, typer.Option(help="Folder for QR codes as PNG, NAME.png.")] = None,
-    policy: Annotated[
+    suggest_policy: Annotated[
         Path | None, typer.Option(help="A policy file to suggest to the devices; by default that of the registrar.")
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the invitations of these names.")] = False,
@@ -64,7 +64,7 @@ def invite(
         else:
             terms = Invitation("", now_ms() + int(valid_days * DAY_MS), days)
             named = [(name, output / f"{name}{SUFFIX}") for name in names]
-            _invite(book, file, file.entrance(policy), named, terms, _maker(qr, png))
+            _invite(book, file, file.entrance(suggest_policy), named, terms, _maker(qr, png))
     finally:
         book.close()
 

@@ -15,6 +15,7 @@ from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import InputError, PeerError, UsageError
 from dca_proto.protocol.federation import Federation, Member, newest_file
 from dca_proto.protocol.names import open_name, short_id
+from dca_proto.protocol.policy import Floors
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.wire.fields import REGISTRAR_DAYS_MAX
@@ -38,6 +39,11 @@ RegistrarDays = Annotated[
         min=1, max=REGISTRAR_DAYS_MAX, help="For how many days a registrar enrols; also TLS certificates of `deploy`."
     ),
 ]
+
+
+CLIENTS_MIN = "The fewest contributions of a sum, N - T: in nodes' files, and as a policy for clients."
+SMALLEST = Floors().clients_min
+ClientsMin = Annotated[int, typer.Option(min=2, max=1_000_000, help=CLIENTS_MIN)]
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,7 @@ def test_a_value_of_any_kind_is_toml() -> None:
 def test_an_invitation_suggests_limits_and_nothing_is_loosened_without_the_owners_word(
     host: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (bundle,) = invite(host, "ward-7", policy=policy)
+    (bundle,) = invite(host, "ward-7", suggest_policy=policy)
     assert (
         "policy      each suggests these limits; the device's owner accepts or refuses them" in capsys.readouterr().out
     )
@@ -120,7 +120,7 @@ def run_join(host: Path, *arguments: object) -> str:
 def test_what_the_owner_chose_is_printed_and_stands_in_the_devices_file(
     host: Path, policy: Path, tmp_path: Path
 ) -> None:
-    bundles = invite(host, "accepts", "refuses", "own", policy=policy)
+    bundles = invite(host, "accepts", "refuses", "own", suggest_policy=policy)
     accepted = run_join(host, bundles[0], "--folder", tmp_path / "accepts", "--accept-policy")
     assert "policy      as the invitation suggests; change it in" in accepted
     assert "honest_min = 3                   LOOSER than the default, 10" in accepted
@@ -166,7 +166,7 @@ def test_a_registrars_file_names_the_policy_of_all_invitations_and_a_link_carrie
 
 
 def test_a_renewal_keeps_the_policy(host: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (bundle,) = invite(host, "ward-7", policy=policy)
+    (bundle,) = invite(host, "ward-7", suggest_policy=policy)
     assert main(["join", str(bundle), "--renew", "--accept-policy"]) == 2
     assert "a renewal keeps the policy" in capsys.readouterr().err
 
