@@ -381,6 +381,7 @@ def test_attack_57_a_second_process_that_starts_at_once_does_not_replace_the_cou
 ) -> None:
     """Both find no store and no counter. Only one gets the lock, and its counter is the one that stays."""
     path, opened = tmp_path / "new.db", []
+    monkeypatch.setattr(store, "_BUSY_S", 0.1)  # the second waits for the first, which waits for it to give up
 
     def try_to_open() -> None:
         with suppress(UsageError):
