@@ -348,7 +348,7 @@ def _of_categories(path: Path, saved: SavedCategories) -> Categories:
     columns, codes = _standardisation(path, saved), np.array(saved["codes"], float)
     if codes.ndim != 1 or len(codes) < 2 or not np.isfinite(codes).all() or not (np.diff(codes) > 0).all():
         raise DataError(f"{path}: codes of categories are {saved['codes']}, not numbers that increase; {ADVICE}")
-    if len(texts := tuple(saved["texts"])) not in (0, len(codes)):
+    if len(texts := tuple(saved.get("texts", ()))) not in (0, len(codes)):
         raise DataError(f"{path}: {len(texts)} texts of {len(codes)} categories; {ADVICE}")
     model = Model(saved["ordered"], len(codes), len(columns.columns) - 1)
     theta = _normal(path, saved, model.basis.shape[1], saved["columns"])
@@ -358,6 +358,7 @@ def _of_categories(path: Path, saved: SavedCategories) -> Categories:
 def _of_hazards(path: Path, saved: SavedHazards) -> Hazards:
     names = [saved["duration"], saved["event"], *saved["features"]]
     wrong = f"{path}: the regression's law does not fit its columns {', '.join(names)}; {ADVICE}"
+    events, groups = saved.get("texts", ([], []))
     try:
         columns = Columns(
             saved["duration"],
@@ -368,7 +369,7 @@ def _of_hazards(path: Path, saved: SavedHazards) -> Hazards:
             tuple(saved["features"]),
             saved["censored"],
             saved["first_group"],
-            texts=(tuple(saved["texts"][0]), tuple(saved["texts"][1])),
+            texts=(tuple(events), tuple(groups)),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}; {ADVICE}") from None

@@ -235,13 +235,13 @@ class SavedCategories(SavedColumns):
     """The normal law of a regression of categories (`inference.models.categories`).
 
     Attributes:
-        ordered: whether the categories have an order. codes: of the categories. texts: their labels, or none.
+        ordered: whether the categories have an order. codes: of the categories. texts: their labels; older files have none.
         mean, cov: of the model's parameters.
     """
 
     ordered: bool
     codes: list[float]
-    texts: list[str]
+    texts: NotRequired[list[str]]
     mean: list[float]
     cov: list[list[float]]
 
@@ -251,7 +251,7 @@ class SavedHazards(TypedDict):
 
     Attributes:
         duration, event, group, features: names of columns. times: the ends of the intervals. groups: how many.
-        censored, first_group: the first code of the event and of the group. texts: their labels, or none.
+        censored, first_group: the first code of the event and of the group. texts: their labels; older files have none.
         centre, scale: of the features.
         group_shares: of each further group. mean, cov: of log hazards, then of effects of groups and features.
     """
@@ -264,7 +264,7 @@ class SavedHazards(TypedDict):
     features: list[str]
     censored: int
     first_group: int
-    texts: tuple[list[str], list[str]]
+    texts: NotRequired[tuple[list[str], list[str]]]
     centre: list[float]
     scale: list[float]
     group_shares: list[float]

@@ -260,6 +260,16 @@ def test_a_damaged_law_is_refused(name: str, change: dict[str, Any], tmp_path: P
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["categories", "hazards"])
+def test_files_written_before_columns_had_texts_are_read(name: str) -> None:
+    """The files in `results` are those that `of_law` had when laws were kept without the texts of their codes."""
+    path = Path(__file__).parent / "results" / f"{name}.json"
+    assert "texts" not in json.loads(path.read_text(encoding="utf-8"))["posterior"][name]
+    before, after = of_law(name), load_result(path)
+    np.testing.assert_allclose(after.predict(X), before.predict(X), rtol=1e-12)
+    assert [row.name for row in after.estimates()] == [row.name for row in before.estimates()]
+
+
 def test_curves_of_a_file_answer_within_their_grid(tmp_path: Path) -> None:
     curves = np.tile([[0.9, 0.5], [0.8, 0.4]], (2, 5, 1, 1))
     known = {"axes": {"survival": ("group", "time")}, "coords": {"group": ("arm 0", "arm 1"), "time": (6.0, 12.0)}}
