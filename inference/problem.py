@@ -272,26 +272,36 @@ def by_name(X: Any, names: Sequence[str]) -> Any:
     return X[list(names)]
 
 
-def numbers_in(frame: Any, name: str, schema: Schema) -> Array:
-    """Return a column of a data frame as numbers: of texts with labels the codes, or one of their indicators.
+def numbers_in(frame: Any, names: Sequence[str], schema: Schema) -> dict[str, Array]:
+    """Return columns of a data frame as numbers, by name: of texts with labels the codes, or their indicators.
 
     Raises:
-        DataError: the frame lacks the column, or a cell is neither a number nor a label.
+        DataError: the frame lacks a column, or a cell is neither a number nor a label.
     """
     listed = schema.labelled
     whole = {one: column for column in listed for one in indicators(column, listed)}
-    column = whole.get(name, name) if name not in frame.columns else name
-    if column not in frame.columns:
-        raise unknown("column", column, "the data frame", list(frame.columns))
-    cells = np.asarray(frame[column], dtype=object)
-    if column not in listed:
-        return _numbers(frame[column])
-    places = {column: 0} | {one: place for place, one in enumerate(indicators(column, listed), 1)}
-    encoded = [encode_category(cell, listed[column])[places[name]] for cell in cells]
-    numbers = np.array(encoded, dtype=np.float64)
-    if lacking := np.flatnonzero(np.isnan(numbers)).tolist():
+    encoded: dict[str, Array] = {}
+    found: dict[str, Array] = {}
+    for name in names:
+        column = whole.get(name, name) if name not in frame.columns else name
+        if column not in frame.columns:
+            raise unknown("column", column, "the data frame", list(frame.columns))
+        if column not in listed:
+            found[name] = _numbers(frame[column])
+            continue
+        if column not in encoded:
+            encoded[column] = _encoded(column, np.asarray(frame[column], dtype=object), listed[column])
+        found[name] = encoded[column][:, (column, *indicators(column, listed)).index(name)]
+    return found
+
+
+def _encoded(column: str, cells: Any, listed: Sequence[str]) -> Array:
+    """Return the codes of a column's cells, then their indicators. Raises `DataError` for a cell that is no label."""
+    numbers = np.array([encode_category(cell, listed) for cell in cells], dtype=np.float64)
+    numbers = numbers.reshape(len(cells), len(listed) + 2)
+    if lacking := np.flatnonzero(np.isnan(numbers[:, 0])).tolist():
         raise DataError(
-            f"row {lacking[0]} has none of the labels of {column!r}, which are {', '.join(listed[column])[:100]}; "
+            f"row {lacking[0]} has none of the labels of {column!r}, which are {', '.join(listed)[:100]}; "
             "correct it, or leave it out"
         )
     return numbers

@@ -21,7 +21,7 @@ from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
 from dca_proto.statistics.categories import (
     Categories,
     check_categories,
-    encode_category,
+    encode_text,
     numeric_columns,
     require_columns,
     text_of,
@@ -108,10 +108,9 @@ class Table:
         parts, odd = [], Counter[str]()
         for name, cells in zip(self._given, rows.T, strict=True):
             if name in self._listed:
-                codes = [encode_category(cell, self._listed[name]) for cell in cells]
-                parts.append(np.array(codes))
-                known = sum(map(bool, map(text_of, cells)))
-                odd[name] += known - int(np.isfinite(parts[-1][:, 0]).sum())
+                texts = [text_of(cell) for cell in cells]
+                parts.append(np.array([encode_text(text, self._listed[name]) for text in texts]))
+                odd[name] += sum(map(bool, texts)) - int(np.isfinite(parts[-1][:, 0]).sum())
             else:
                 parts.append(numbers_of(cells)[:, None])
         if odd := +odd:

@@ -160,7 +160,11 @@ def _composed(text: str) -> str:
 
 def encode_category(cell: object, listed: Sequence[str]) -> list[float]:
     """Return the code of a cell's text, its indicators and the code again; all NaN if it is none of the categories."""
-    category = text_of(cell)
+    return encode_text(text_of(cell), listed)
+
+
+def encode_text(category: str, listed: Sequence[str]) -> list[float]:
+    """Return the numbers of a category, as `encode_category` does of a cell with this `text_of`."""
     if category not in listed:
         return [nan] * (2 + len(listed))
     code = float(listed.index(category))

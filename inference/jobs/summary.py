@@ -235,8 +235,8 @@ class SavedCategories(SavedColumns):
     """The normal law of a regression of categories (`inference.models.categories`).
 
     Attributes:
-        ordered: whether the categories have an order. codes: of the categories. texts: their labels; older files have none.
-        mean, cov: of the model's parameters.
+        ordered: whether the categories have an order. codes: of the categories. texts: their labels, if they have
+            some. mean, cov: of the model's parameters.
     """
 
     ordered: bool
@@ -251,7 +251,7 @@ class SavedHazards(TypedDict):
 
     Attributes:
         duration, event, group, features: names of columns. times: the ends of the intervals. groups: how many.
-        censored, first_group: the first code of the event and of the group. texts: their labels; older files have none.
+        censored, first_group: the first code of the event and of the group. texts: their labels, if they have some.
         centre, scale: of the features.
         group_shares: of each further group. mean, cov: of log hazards, then of effects of groups and features.
     """

@@ -5,7 +5,7 @@
     PrivateProportionalHazards(schema=schema, group="arm").fit(rounds)
 
 In a data frame and over rounds, columns are found by their names; in an array, by their places. A frame may have
-further columns.
+further columns, and texts where the schema's bounds are their labels.
 
 scikit-learn's own checks (`sklearn.utils.estimator_checks`) of parameters, cloning and errors pass. Those that fit
 random numbers cannot apply: rows need events of two codes, and `PrivateProportionalHazards` needs public bounds.
@@ -14,7 +14,7 @@ random numbers cannot apply: rows need events of two codes, and `PrivateProporti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,10 @@ from inference.models.survival.job import RegressionSettings, Settings
 from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
 from inference.posterior import Posterior
-from inference.problem import Array, Problem, Schema, by_name
+from inference.problem import Array, Problem, Schema, by_name, numbers_in
 from inference.rounds import Rounds, by_labels, named, run
+
+DURATION = "duration"
 
 
 @dataclass(eq=False, repr=False)
@@ -43,7 +45,9 @@ class PrivateKaplanMeier(PrivateEstimator):
     """Survival curves with bands, and the log-rank test, from rows, an aggregate or over rounds.
 
     Args:
-        times: t_1 < ... < t_K, public, in units of the duration.
+        times: t_1 < ... < t_K, public, in units of the duration. With a schema, 12 equal intervals by default.
+        schema: names and public bounds of the columns, labels of those of texts; its target is the duration. Then
+            groups, censored and first_group follow from the bounds.
         duration, event: column names. group: name of a column of G consecutive numbers, or None. groups: G.
         censored: the event column's code of a censored row; an event is the next number, as in 0 and 1, or 1 and 2.
         first_group: the first group's number.
@@ -60,7 +64,8 @@ class PrivateKaplanMeier(PrivateEstimator):
     settings = Settings
     times: float | Sequence[float] = ()
     _: KW_ONLY
-    duration: str = "duration"
+    schema: Schema | None = None
+    duration: str = DURATION
     event: str = "event"
     group: str | None = None
     groups: int = 2
@@ -87,6 +92,11 @@ class PrivateKaplanMeier(PrivateEstimator):
 
     def _columns(self) -> Columns:
         times = settings_from(self.settings, {"times": self.times}, "survival").times or ()
+        if (schema := self.schema) is not None:
+            if self.duration not in (DURATION, schema.target):
+                raise DataError(f"duration is {self.duration!r}, and the schema's target {schema.target!r}; name one")
+            own = self.settings(event=self.event, group=self.group, times=times)
+            return replace(own.columns(schema), features=())
         groups = (self.groups, self.first_group) if self.group else (1, 0)
         return Columns(
             self.duration, self.event, times, self.group, groups[0], (), self.censored, groups[1], rounds.FINEST
@@ -94,7 +104,7 @@ class PrivateKaplanMeier(PrivateEstimator):
 
     def _of_rows(self, X: Any, y: Any) -> Posterior:
         columns = self._columns()
-        rows = check_array(by_name(X, columns.names), dtype=np.float64)
+        rows = check_array(_numbers(X, columns.names, self.schema), dtype=np.float64)
         if rows.shape[1] != len(names := columns.names):
             raise DataError(f"rows have {rows.shape[1]} columns; expected {len(names)}: {', '.join(names)}")
         check_codes(columns, rows)
@@ -106,10 +116,12 @@ class PrivateKaplanMeier(PrivateEstimator):
         if len(aggregates) > 1:
             raise DataError(f"found {len(aggregates)} aggregates; expected that of one round")
         seed = int(self._rng.integers(2**63))
-        return rounds.curves_from(named(aggregates[0]), self._columns(), seed, prior_rows=self.prior_rows)
+        columns = self._columns()
+        return rounds.curves_from(named(aggregates[0], self.schema), columns, seed, prior_rows=self.prior_rows)
 
     def _over_rounds(self, source: Rounds) -> Posterior:
-        return run(rounds.curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows), source)
+        job = rounds.curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows)
+        return run(job if self.schema is None else by_labels(job, self.schema), source)
 
     def predict_interval(self, times: Any, level: float = LEVEL) -> Array:
         """Return pointwise central intervals of each group's S at these times, ``(G, k, 2)``. Errors as `predict`."""
@@ -131,9 +143,10 @@ class PrivateProportionalHazards(PrivateEstimator):
     """Proportional hazards, constant within intervals, from rows, all rounds' aggregates, or over five rounds.
 
     Args:
-        schema: names and public bounds of all columns; its target is the duration. Always needed.
-        event: the column of events, whose bounds are its codes: 0:1, or 1:2 with 2 for an event. group: name of a
-            column of groups, numbered from 0 or 1, or None.
+        schema: names and public bounds of all columns, labels of those of texts; its target is the duration. Always
+            needed.
+        event: the column of events, whose bounds are its codes: 0:1, or 1:2 with 2 for an event; of two texts the
+            second is. group: name of a column of groups, texts or numbered from 0 or 1, or None.
         intervals: number of intervals of equal length, up to the duration's upper bound. times: their ends instead.
         prior_sd: of the log hazard ratio of each standardised feature, and of each group.
         shrinkage: "none", "horseshoe" or "groups". prior_effects, prior_groups: as for `inference.models.shrinkage`.
@@ -168,22 +181,23 @@ class PrivateProportionalHazards(PrivateEstimator):
         return self.fit_.predict_interval(self._features(X), level)
 
     def _features(self, X: Any) -> Array:
-        return self._checked(by_name(X, self.fit_.predictor.columns.features))
+        return self._checked(_numbers(X, self.fit_.predictor.columns.features, self.schema))
 
     def _columns(self) -> tuple[Schema, Columns]:
         if self.schema is None:
             raise DataError("public bounds are missing; give schema=Schema(features, duration, bounds)")
         times = settings_from(self.settings, {"times": self.times}, "survival-regression").times
-        columns = Columns.of(self.schema, self.event, self.group, times, self.intervals)
+        schema = self.schema.with_indicators([name for name in (self.event, self.group) if name])
+        columns = Columns.of(schema, self.event, self.group, times, self.intervals)
         if not columns.features:
             raise DataError("no features beside event and group; name some in schema, or take PrivateKaplanMeier")
-        return self.schema, columns
+        return schema, columns
 
     def _of_rows(self, X: Any, y: Any) -> Hazards:
         schema, columns = self._columns()
         if y is None:
             raise DataError("durations are missing; give them as y, as in fit(X, durations)")
-        X = check_array(by_name(X, schema.features), dtype=np.float64)
+        X = check_array(_numbers(X, schema.features, schema), dtype=np.float64)
         durations = column_or_1d(y, dtype=np.float64)
         if X.shape != (len(durations), len(schema.features)):
             raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
@@ -216,6 +230,13 @@ class PrivateProportionalHazards(PrivateEstimator):
         self.coef_, self.coef_sd_ = law.coefficients, law.coefficient_sd
         every = np.array([one.marginal.interval for one in fit.estimates()])  # of groups, then of features
         self.group_coef_interval_, self.coef_interval_ = np.split(every, [len(self.group_coef_)])
+
+
+def _numbers(X: Any, names: Sequence[str], schema: Schema | None) -> Any:
+    """Return these columns of a data frame, texts with labels as numbers; anything else as it is."""
+    if schema is None or not schema.labelled or not hasattr(X, "columns"):
+        return by_name(X, names)
+    return type(X)(numbers_in(X, names, schema))
 
 
 def check_codes(columns: Columns, rows: Array) -> None:

@@ -419,3 +419,23 @@ def test_an_estimator_over_rounds_asks_for_indicators() -> None:
     seen = rows.with_indicators()
     swarm = IdealSwarm(seen.rows, seen.schema.columns, terms, random=np.random.default_rng(3).bytes)
     assert tuple(PrivateLinearRegression(schema=rows.schema).fit(swarm).feature_names_in_) == seen.schema.features
+
+
+def test_a_column_of_texts_is_encoded_once_for_all_of_its_indicators() -> None:
+    """A frame's texts were encoded for each indicator, those of a client's table twice."""
+    read: list[str] = []
+
+    class Word(str):
+        __slots__ = ()
+
+        def strip(self, *signs: Any) -> str:
+            read.append(str(self))
+            return super().strip(*signs)
+
+    rows = trial("age", "sex", "stage")
+    cells = [[*map(Word, row)] for row in frame_of(rows)[["sex", "stage"]].to_numpy()]
+    PrivateLinearRegression(schema=rows.schema)._coded(pd.DataFrame(cells, columns=["sex", "stage"], dtype=object))
+    assert len(read) == 2 * CLIENTS
+    read.clear()
+    Table(("sex", "stage"), cells, categories={"sex": SEXES, "stage": STAGES})
+    assert len(read) == 2 * CLIENTS

@@ -10,9 +10,12 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.utils.estimator_checks import check_estimator
 
+from dca_proto import JobTerms
+from emulator.ideal import IdealSwarm
 from inference.datasets import simulated_trial
 from inference.errors import DataError
 from inference.estimators import PrivateKaplanMeier, PrivateProportionalHazards
+from inference.models.estimator import RecordedRounds
 from inference.problem import Schema
 
 TRIAL = simulated_trial()
@@ -87,3 +90,57 @@ def _about_rows(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+TEXTS = {"event": ("alive", "dead"), "arm": ("placebo", "drug"), "stage": ("I", "II", "III")}
+STAGES = np.arange(len(FRAME)) % 3
+WORDS = FRAME.assign(
+    stage=[TEXTS["stage"][code] for code in STAGES],
+    **{name: [TEXTS[name][int(code)] for code in FRAME[name]] for name in ("event", "arm")},
+)
+LABELLED = Schema(("arm", "event", "age", "stage"), "months", {**TRIAL.schema.bounds, **TEXTS})
+
+
+def test_curves_of_a_frame_with_texts_are_those_of_its_codes() -> None:
+    found = PrivateKaplanMeier(TIMES, schema=LABELLED, group="arm", random_state=1).fit(WORDS)
+    expected = kaplan_meier().fit(FRAME)
+    assert (found.survival_ == expected.survival_).all()
+    assert found.fit_.predictor.columns.group_labels == ("arm=placebo", "arm=drug")
+    assert [*found.feature_names_in_] == ["months", "event", "arm"]
+    with pytest.raises(DataError, match="row 3 has none of the labels of 'arm', which are placebo, drug"):
+        kaplan_meier(schema=LABELLED).fit(WORDS.assign(arm=WORDS.arm.mask(WORDS.index == 3, "aspirin")))
+    with pytest.raises(DataError, match="duration is 'days', and the schema's target 'months'"):
+        PrivateKaplanMeier(TIMES, schema=LABELLED, duration="days").fit(WORDS)
+    assert PrivateKaplanMeier(schema=LABELLED).fit(WORDS).survival_.shape == (1, 12), "the job's own grid"
+
+
+@pytest.mark.long
+def test_hazards_of_a_frame_with_texts_are_those_of_their_indicators() -> None:
+    """A code of three stages would be a number with one slope, in a frame as over rounds."""
+    found = PrivateProportionalHazards(schema=LABELLED, group="arm").fit(WORDS, WORDS["months"])
+    bounds = {**TRIAL.schema.bounds, "II": (0, 1), "III": (0, 1)}
+    plain = PrivateProportionalHazards(
+        schema=Schema(("arm", "event", "age", "II", "III"), "months", bounds), group="arm"
+    )
+    numbers = FRAME.assign(II=STAGES == 1, III=STAGES == 2).astype(float)
+    plain.fit(numbers, FRAME["months"])
+    assert found.coef_ == pytest.approx(plain.coef_)
+    assert [*found.feature_names_in_] == ["age", "stage=II", "stage=III"]
+    assert found.predict(WORDS) == pytest.approx(plain.predict(numbers))
+    assert found.predict_interval(WORDS[["stage", "age"]]) == pytest.approx(plain.predict_interval(numbers))
+    with pytest.raises(DataError, match="row 0 has none of the labels of 'stage', which are I, II, III"):
+        found.predict(pd.DataFrame({"age": [60.0], "stage": ["IV"]}))
+
+
+@pytest.mark.long
+def test_over_rounds_survival_estimators_state_the_labels() -> None:
+    seen = LABELLED.with_indicators(("event", "arm"))
+    rows = np.column_stack([FRAME.arm, FRAME.event, FRAME.age, STAGES == 1, STAGES == 2, FRAME.months])
+    for kind in (PrivateKaplanMeier(TIMES, schema=LABELLED, group="arm"), hazards().set_params(schema=LABELLED)):
+        terms = JobTerms(epsilon=20.0, delta=1e-5, clients=len(rows), tolerate=20, computes=(b"a", b"b"))
+        recorded = RecordedRounds(IdealSwarm(rows, seen.columns, terms, random=np.random.default_rng(3).bytes))
+        fit = kind.fit(recorded)
+        asked = {column for request, _ in recorded.results for column in request.parameters["columns"]}
+        assert {"event in {alive, dead}", "arm in {placebo, drug}"} <= asked
+        assert not asked & {"stage", "stage in {I, II, III}", "arm", "event"}
+        assert fit.private_
