@@ -74,6 +74,15 @@ class Series(NamedTuple):
     filled: bool = False
 
 
+class Part(NamedTuple):
+    """A panel: the label of its axis, its number of rows, the function that draws it, and its title, or ""."""
+
+    unit: str
+    rows: int
+    draw: Callable[[Any], None]
+    title: str = ""
+
+
 class Lane(NamedTuple):
     """A row of a timeline: periods (from, to, tone) and moments (at, tone)."""
 
@@ -160,27 +169,28 @@ def whole(draw: Callable[[Any], None], names: Sequence[str], *, caption: str) ->
     return Chart(caption, lambda width: _PLOT_PX + _AXIS_PX + _legend_px(names, width), drawn)
 
 
-def panels(parts: Sequence[tuple[str, int, Callable[[Any], None]]], names: Sequence[str], *, caption: str) -> Chart:
+def panels(parts: Sequence[Part], names: Sequence[str], *, caption: str) -> Chart:
     """Return a chart of stacked panels, each with a numeric axis.
 
     Args:
-        parts: for each panel, the label of its axis, its number of rows, and the function that draws it.
         names: of the marks in a row, for the legend.
     """
-    sizes = [(unit, rows * (10.0 + 13 * len(names))) for unit, rows, _ in parts]
+
+    def heights(width: float) -> list[float]:
+        return [_panel_px(part, len(names), width) for part in parts]
 
     def draw(figure: Any, width: float) -> None:
-        ratios = [_panel_px(*size, width) for size in sizes]
-        for axes, (unit, _, drawn) in zip(
-            figure.subplots(len(parts), 1, squeeze=False, height_ratios=ratios)[:, 0], parts, strict=True
+        for axes, part in zip(
+            figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights(width))[:, 0], parts, strict=True
         ):
-            drawn(axes)
-            axes.set_xlabel(_wrapped(unit, width), loc="right")
+            part.draw(axes)
+            axes.set_title(plain(part.title, _NAME_MAX), loc="left", fontsize=_TEXT_PX, fontweight="bold")
+            axes.set_xlabel(_wrapped(part.unit, width), loc="right")
             axes.xaxis.set_major_locator(_linear(width))
             axes.xaxis.set_major_formatter(lambda value, _: short(value))
         _legend(figure, axes.get_legend_handles_labels(), width)
 
-    return Chart(caption, lambda width: sum(_panel_px(*size, width) for size in sizes) + _legend_px(names, width), draw)
+    return Chart(caption, lambda width: sum(heights(width)) + _legend_px(names, width), draw)
 
 
 def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping[str, int], *, caption: str) -> Chart:
@@ -369,9 +379,10 @@ def _wrapped(unit: str, width: float) -> str:
     return textwrap.fill(plain(unit), int(width / _LETTER_PX))
 
 
-def _panel_px(unit: str, rows_px: float, width: float) -> float:
-    """Return the height of a panel: its rows, its ticks, and its unit, which may take several lines."""
-    return rows_px + _AXIS_PX + 1.3 * _TEXT_PX * _wrapped(unit, width).count("\n")
+def _panel_px(part: Part, marks: int, width: float) -> float:
+    """Return the height of a panel: its title, its rows, its ticks, and its unit, which may take several lines."""
+    lines = bool(part.title) + _wrapped(part.unit, width).count("\n")
+    return part.rows * (10.0 + 13 * marks) + _AXIS_PX + 1.3 * _TEXT_PX * lines
 
 
 def _columns(names: Collection[str], width: float) -> int:

@@ -12,7 +12,7 @@ import msgspec
 from dca_proto.drawing import ROWS_MAX
 from dca_proto.report import paper
 from dca_proto.report.blocks import Block, Line, Note, Section, Table, settings, table
-from dca_proto.report.charts import Axis, Chart, Series, bars, lines, panels, whole
+from dca_proto.report.charts import Axis, Chart, Part, Series, bars, lines, panels, whole
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.results.round import Node, Reports
 from dca_proto.wording import counted, digits, with_minus
@@ -28,11 +28,11 @@ from inference.jobs.estimates import (
     sampling_words,
     table_of,
 )
-from inference.jobs.picture import Kind, curves, forest, kinds_of, risk_words
+from inference.jobs.picture import Kind, curves, forest, kinds_of, panels_of, risk_words
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary
 
 BY_ITSELF = "each report is private by itself; nobody had to be trusted"
-_PANELS_MAX, _GROUPS_MAX = 8, 3  # of a terminal's table
+_GROUPS_MAX = 3  # of a terminal's table
 _NONPRIVATE = ("nonprivate", "nonprivate_sd", "nonprivate_interval_95")
 _RMSE = "RMSE"
 _BY_CONSTANT = {_RMSE: "predicting the mean"}
@@ -258,21 +258,13 @@ def _estimates(summary: Summary) -> list[Block]:
     if not kinds:
         return []
     curve_rows = [row for row in all_rows if "at" in row]
-    groups: dict[str, list[Row]] = {}
-    for row in all_rows:
-        if "at" not in row and row["name"] != INTERCEPT and row["estimate"] is not None:
-            unit = row["standard"]["unit"] if "standard" in row else row["unit"]
-            groups.setdefault(unit, []).append(row)
     charts: list[Block] = [_curves(curve_rows, kinds), *_at_risk(summary)] if curve_rows else []
-    if 0 < len(groups) <= _PANELS_MAX:
-        draw = partial(forest, kinds=kinds)
-        shown_rows = {unit: rows[:ROWS_MAX] for unit, rows in groups.items()}
-        has_zero = any("standard" in row for rows in groups.values() for row in rows)
+    drawn, every = panels_of(summary)
+    if drawn:
+        has_zero = any("standard" in row for one in drawn for row in one.rows)
         caption = f"Lines show 95 % intervals{'; the dotted line is zero' if has_zero else ''}."
-        caption += "".join(
-            f" The first {ROWS_MAX} of {len(rows):,} estimates." for rows in groups.values() if len(rows) > ROWS_MAX
-        )
-        parts = [(unit, len(rows), partial(draw, rows=rows)) for unit, rows in shown_rows.items()]
+        caption += f" The first {ROWS_MAX} of {every:,} estimates." if every > ROWS_MAX else ""
+        parts = [Part(one.unit, len(one.rows), partial(forest, kinds=kinds, rows=one.rows), one.title) for one in drawn]
         charts.append(panels(parts, [kind.label for kind in kinds], caption=caption))
     shown = estimates(summary)
     if summary.get("cells"):  # the table is the result

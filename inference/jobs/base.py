@@ -184,6 +184,10 @@ class LearningJob(ABC):
         """Whether features of texts become indicators."""
         return self.scored and not self.whole
 
+    def numbers(self, schema: Schema, settings: Any) -> tuple[str, ...]:
+        """Return the columns of which the job takes sizes, so that codes of texts mean nothing to it."""
+        return ()
+
     def codes(self, settings: Any) -> tuple[str, ...]:
         """Return the columns named in the settings that a regression reads as codes, such as groups and sites."""
         return (column,) if (column := self.site_column(settings)) else ()
@@ -192,11 +196,19 @@ class LearningJob(ABC):
         """Return a schema or a problem as the job reads it: a regression's features of texts become indicators.
 
         Raises:
-            DataError: a regression of numbers or of two classes has a target of more texts.
+            DataError: a regression of numbers or of two classes has a target of more texts, or a column whose sizes the
+                job takes has texts.
         """
+        schema = data if isinstance(data, Schema) else data.schema
+        for name in self.numbers(schema, settings):
+            if texts := schema.bounds[name].labels:
+                raise DataError(
+                    f"column {name!r} has the texts {listed(texts, 5)}, and job {self.name!r} takes numbers: codes of "
+                    "texts have no sizes. For shares of texts take job categorical; for one of them the column "
+                    f"{name}={texts[-1]}; if the cells are numbers, give bounds LO:HI instead of a list"
+                )
         if not self.regresses:
             return data
-        schema = data if isinstance(data, Schema) else data.schema
         if len(labels := schema.bounds[schema.target].labels) > 2 and not self.any_labels:
             raise DataError(
                 f"the target {schema.target!r} has {len(labels)} texts, and job {self.name!r} predicts a number or one "

@@ -54,14 +54,11 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
         title: a description of the estimates. private: False if no privacy may be claimed.
         caption: one line below the title, such as the privacy that was spent.
     """
-    every = rows_of({**summary, "intercept": None})
-    curved = [row for row in every if "at" in row]
-    every = [row for row in every if "at" not in row]
-    if cells := summary.get("cells", {}):
-        every = [row for row in every if "standard" in row or cells[row["name"]]["figure"] != COUNTED]
-    groups, kinds = _groups(every[:ROWS_MAX], cells), kinds_of(summary, private)
+    curved = [row for row in rows_of(summary) if "at" in row]
+    (groups, every), kinds = panels_of(summary), kinds_of(summary, private)
+    groups = groups or [Panel("", [])]
     warnings = drawing.warning_lines(summary.get("warnings", []), TEXT_LETTERS)
-    of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
+    of = f" ({ROWS_MAX} of {every})" if every > ROWS_MAX else ""
     head = [
         *drawing.wrapped(f"{title}: mean and 95 % interval{of}", HEAD_LETTERS),
         *drawing.wrapped(caption, HEAD_LETTERS),
@@ -116,14 +113,28 @@ class Panel(NamedTuple):
     title: str
     rows: list[Row]
 
+    @property
+    def unit(self) -> str:
+        """The unit of the axis."""
+        if not self.rows:
+            return ""
+        return self.rows[0]["standard"]["unit"] if "standard" in self.rows[0] else self.rows[0]["unit"]
 
-def _groups(rows: list[Row], cells: Mapping[str, TableCell]) -> list[Panel]:
-    """Group the rows into panels, those of a table by columns (`_by_column`).
 
-    Others are together if they have the same standard unit, or are neighbours of one size.
+def panels_of(summary: Summary) -> tuple[list[Panel], int]:
+    """Return the panels of estimates, for a picture and a page, and how many estimates there are; `ROWS_MAX` are drawn.
+
+    The intercept and the points of curves have no place in them, nor has how many values of a column there are. Rows of
+    a table are grouped by columns. Others are together if they have the same standard unit, or are neighbours of one
+    size.
     """
-    if cells:
-        return _by_column(rows, cells)
+    rows = [row for row in rows_of({**summary, "intercept": None}) if "at" not in row and row["estimate"] is not None]
+    if cells := summary.get("cells", {}):
+        rows = [row for row in rows if "standard" in row or cells[row["name"]]["figure"] != COUNTED]
+    return (_by_column if cells else _by_size)(rows[:ROWS_MAX], cells), len(rows)
+
+
+def _by_size(rows: list[Row], cells: Mapping[str, TableCell]) -> list[Panel]:
     groups: dict[object, list[Row]] = {}
     key: object = None
     for place, row in enumerate(rows):
@@ -132,7 +143,7 @@ def _groups(rows: list[Row], cells: Mapping[str, TableCell]) -> list[Panel]:
         elif not (isinstance(key, int) and _fit_one_axis([*groups[key], row])):
             key = place
         groups.setdefault(key, []).append(row)
-    return [Panel("", group) for group in groups.values() or [[]]]
+    return [Panel("", group) for group in groups.values()]
 
 
 def _by_column(rows: list[Row], cells: Mapping[str, TableCell]) -> list[Panel]:
@@ -267,5 +278,4 @@ def _beside(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, min(modelled) - space), min(high, max(modelled) + space))
     axes.locator_params(axis="x", nbins=TICKS_MAX)
-    unit = (rows[0]["standard"]["unit"] if "standard" in rows[0] else rows[0]["unit"]) if rows else ""
-    axes.set_xlabel("\n".join(drawing.wrapped(unit, HEAD_LETTERS)))
+    axes.set_xlabel("\n".join(drawing.wrapped(Panel("", rows).unit, HEAD_LETTERS)))

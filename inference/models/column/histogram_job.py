@@ -120,6 +120,10 @@ class Histogram(ReportJob):
     )
     clean = Clean("a column of answers")
 
+    def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
+        by_size = settings.edges is not None or settings.bins is not None
+        return (schema.column(settings.column),) if by_size else ()
+
     def check(self, schema: Schema, settings: Settings) -> None:
         super().check(schema, settings)
         bounds, categories = schema.bounds[schema.column(settings.column)], settings.values

@@ -150,6 +150,9 @@ class Mean(ReportJob):
     about = "mean and spread of one column, from [LDP reports](jobs/reports.md)"
     examples, clean = (Example(settings=QUICK_DRAWS),), Clean("a normal column")
 
+    def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
+        return (schema.column(settings.column),)
+
     def check(self, schema: Schema, settings: Settings) -> None:
         super().check(schema, settings)
         settings.prior(bounds_of(schema, settings))

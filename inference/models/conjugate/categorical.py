@@ -52,6 +52,7 @@ class Categorical(Family):
     learns: ClassVar[str] = "share of each category of"
     target: ClassVar[str] = COUNT
     clean: ClassVar[str] = "a column of categories"
+    of_codes: ClassVar[bool] = True
     alpha: float | None = None
 
     def __post_init__(self) -> None:

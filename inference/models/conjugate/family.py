@@ -127,6 +127,7 @@ class Family(ABC):
         least: the smallest number of values that has a posterior.
         scale: the parameter that noise may hide, or "". hidden_below: whether it hides small values, else large ones.
         counts: whether its rate is a mean, in the column's unit; else it is one over a mean.
+        of_codes: whether the column's values are codes, so that texts may stand for them.
     """
 
     name: ClassVar[str]
@@ -138,6 +139,7 @@ class Family(ABC):
     scale: ClassVar[str] = ""
     hidden_below: ClassVar[bool] = True
     counts: ClassVar[bool] = False
+    of_codes: ClassVar[bool] = False
     column: str
     interval: Interval
 

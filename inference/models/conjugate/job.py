@@ -78,6 +78,9 @@ class FamilyJob(LearningJob):
         prior = {name.removeprefix(PRIOR): value for name, value in numbers.items()}
         return family(self.name, column, schema.bounds[column], **prior)
 
+    def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
+        return () if FAMILIES[self.name].of_codes else (schema.column(settings.column),)
+
     def check(self, schema: Schema, settings: Settings) -> None:
         self._family(schema, settings)
 

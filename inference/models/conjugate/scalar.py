@@ -140,6 +140,7 @@ class Bernoulli(ScalarFamily):
     learns: ClassVar[str] = "share of ones in"
     target: ClassVar[str] = CLASS
     clean: ClassVar[str] = "a column of classes"
+    of_codes: ClassVar[bool] = True
     parameter: ClassVar[str] = "theta"
     integers: ClassVar[bool] = True
     alpha: float = 1.0

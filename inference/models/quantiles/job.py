@@ -66,6 +66,9 @@ class Quantiles(LearningJob):
             columns=(column,), lower=ends.lower, upper=ends.upper, levels=settings.levels, count_weight=weight
         )
 
+    def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
+        return (schema.column(settings.column),)
+
     def check(self, schema: Schema, settings: Settings) -> None:
         self._statistic(schema, settings)
 

@@ -30,7 +30,7 @@ from inference.models.shrinkage import NONE, SHRINKAGE, Shrinkage
 from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import Hazards, exact_hazards, hazards_from, hazards_job
-from inference.models.survival.job import RegressionSettings, Settings
+from inference.models.survival.job import RegressionSettings, Settings, SurvivalCurves, SurvivalRegression
 from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
 from inference.posterior import Posterior
@@ -96,7 +96,7 @@ class PrivateKaplanMeier(PrivateEstimator):
             if self.duration not in (DURATION, schema.target):
                 raise DataError(f"duration is {self.duration!r}, and the schema's target {schema.target!r}; name one")
             own = self.settings(event=self.event, group=self.group, times=times)
-            return replace(own.columns(schema), features=())
+            return replace(own.columns(SurvivalCurves().read(schema, own)), features=())
         groups = (self.groups, self.first_group) if self.group else (1, 0)
         return Columns(
             self.duration, self.event, times, self.group, groups[0], (), self.censored, groups[1], rounds.FINEST
@@ -187,7 +187,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         if self.schema is None:
             raise DataError("public bounds are missing; give schema=Schema(features, duration, bounds)")
         times = settings_from(self.settings, {"times": self.times}, "survival-regression").times
-        schema = self.schema.with_indicators([name for name in (self.event, self.group) if name])
+        schema = SurvivalRegression().read(self.schema, self.settings(event=self.event, group=self.group))
         columns = Columns.of(schema, self.event, self.group, times, self.intervals)
         if not columns.features:
             raise DataError("no features beside event and group; name some in schema, or take PrivateKaplanMeier")

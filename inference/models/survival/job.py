@@ -86,6 +86,9 @@ class SurvivalCurves(RefitJob):
     about = "[survival curves](jobs/survival.md) with bands, and the log-rank test"
     examples, clean = (Example(TIME, {"intervals": 4}),), Clean("durations alone")
 
+    def numbers(self, schema: Schema, settings: GridSettings) -> tuple[str, ...]:
+        return (schema.target,)
+
     def check(self, schema: Schema, settings: Settings) -> None:
         settings.columns(schema)
 
@@ -121,6 +124,9 @@ class SurvivalRegression(ShrunkJob):
 
     def codes(self, settings: RegressionSettings) -> tuple[str, ...]:
         return (settings.event, *([settings.group] if settings.group else []))
+
+    def numbers(self, schema: Schema, settings: GridSettings) -> tuple[str, ...]:
+        return (schema.target,)
 
     def check(self, schema: Schema, settings: RegressionSettings) -> None:
         features = settings.columns(schema).features

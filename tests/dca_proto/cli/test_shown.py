@@ -20,7 +20,7 @@ from dca_proto.report.charts import Axis, Series, _apart, lines, picture
 from dca_proto.runtime.files import keep
 from dca_proto.wording import digits
 from inference.jobs.estimates import interval_words
-from inference.jobs.picture import _groups, plot_estimates
+from inference.jobs.picture import panels_of, plot_estimates
 
 ROOT = Path(__file__).parents[3]
 
@@ -201,7 +201,8 @@ def test_the_picture_has_warnings_and_the_unit_of_the_time(tmp_path: Path, monke
 def test_estimates_of_one_size_share_an_axis() -> None:
     near: Any = [row("a", unit="h"), row("b", unit="h", interval_95=[1.0, 1.5])]
     far: Any = [row("c", unit="h", interval_95=[900.0, 901.0]), row("d", unit="kg")]
-    assert [[one["name"] for one in group] for _, group in _groups([*near, *far], {})] == [["a", "b"], ["c"], ["d"]]
+    found, number = panels_of({"estimates": [*near, *far]})
+    assert ([[one["name"] for one in group] for _, group in found], number) == ([["a", "b"], ["c"], ["d"]], 4)
 
 
 def test_a_table_has_panels_for_each_column() -> None:
@@ -214,7 +215,8 @@ def test_a_table_has_panels_for_each_column() -> None:
         name: {"column": column, "figure": figure, "group": "all"}
         for name, (column, figure, _) in zip(names, figures, strict=True)
     }
-    found = [(title, [one["name"] for one in group]) for title, group in _groups(rows, cells)]
+    summary: Any = {"estimates": rows, "cells": cells}
+    found = [(title, [one["name"] for one in group]) for title, group in panels_of(summary)[0]]
     assert found == [("age", ["mean", "median"]), ("", ["sd"]), ("sex", ["f"]), ("arm", ["a"])]
 
 

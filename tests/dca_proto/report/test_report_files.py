@@ -26,6 +26,7 @@ from dca_proto.report import reading
 from dca_proto.report.charts import (
     Axis,
     Lane,
+    Part,
     Series,
     bars,
     lines,
@@ -165,7 +166,7 @@ def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
     assert svg(timeline([Lane("a", [(0.0, figure, 0)])], 0.0, figure, {"p": 0}, caption="c"), 350, "t")
     one = Estimate("a", "unit", Marginal(0.0, 1.0, (-figure, figure))).row(None)
     draw = partial(forest, rows=[one], kinds=[Kind("estimate", "private", "#0072b2", "o")])
-    assert svg(panels([("unit", 1, draw)], ["private"], caption="c"), 350, "t").startswith("<svg")
+    assert svg(panels([Part("unit", 1, draw, "a title")], ["private"], caption="c"), 350, "t").startswith("<svg")
 
 
 # Files that are no run

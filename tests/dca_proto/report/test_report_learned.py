@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from pages import outline_of, text_of
+from pages import html_of, outline_of, text_of
 from pictured import row as pictured_row
 from report_samples import SAMPLES
 
@@ -130,3 +132,22 @@ def test_estimates_of_one_unit_share_an_axis_on_which_zero_is_no_effect() -> Non
     assert text.count("points per standard deviation") == 2, "one panel, for a desk and for a phone"
     in_own_units = ["bmi", "6.16 [0.2, 12.1]", "6.42 [4.9, 8.0]", "points per kg/m²"]
     assert in_own_units in outline_of(run).rows
+
+
+def test_a_page_of_a_table_has_a_panel_for_each_column_and_none_for_numbers_of_values() -> None:
+    """Ages and shares were on one scale, and so was the number of values, of which no interval could be seen."""
+    run, known = SAMPLES["swarm"](), {"estimate_sd": 1.0, "prior_interval_95": None, "contraction": None}
+    share = {"unit": "share", "scale": 1.0, "centre": 0.0}
+    figures = [("age", "n", ""), ("age", "mean", ""), ("smoker", "no", "share"), ("smoker", "yes", "share")]
+    run["estimates"], run["coefficients"], run["cells"] = [], [], {}
+    for column, figure, unit in figures:
+        name = f"{figure} of {column}"
+        row = {"name": name, "unit": unit, "estimate": 0.5, "interval_95": [0.4, 0.6], **known}
+        run["estimates"].append({**row, "standard": share} if unit else row)
+        run["cells"][name] = {"column": column, "figure": figure, "group": "all"}
+    svgs = re.findall(r"<svg.*?</svg>", html_of(run, drawn=True), re.DOTALL)
+    texts = [re.findall(r">([^<>]+)</text>", one) for one in svgs if "the dotted line is zero" in one]
+    assert len(texts) == 2, "for a desk and for a phone"
+    for found in texts:
+        names = [text for text in found if text in ("age", "smoker", "mean", "no", "yes", "n")]
+        assert names == ["mean", "age", "no", "yes", "smoker"]

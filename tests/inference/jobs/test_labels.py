@@ -32,7 +32,13 @@ from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval, as_interval, parse_bounds
 from inference.errors import DataError
-from inference.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateOrdinalRegression
+from inference.estimators import (
+    PrivateKaplanMeier,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateOrdinalRegression,
+    PrivateProportionalHazards,
+)
 from inference.jobs import NAMES, find
 from inference.jobs.base import Conditions
 from inference.jobs.estimates import rows_of
@@ -439,3 +445,36 @@ def test_a_column_of_texts_is_encoded_once_for_all_of_its_indicators() -> None:
     read.clear()
     Table(("sex", "stage"), cells, categories={"sex": SEXES, "stage": STAGES})
     assert len(read) == 2 * CLIENTS
+
+
+NUMBERS = {
+    **{name: {} for name in ("exponential", "gaussian", "poisson", "ldp-mean", "ldp-quantiles", "quantiles")},
+    **{name: {"event": "status"} for name in ("survival", "survival-regression")},
+    "ldp-histogram": {"bins": 3},
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("target", ["arm", "sex"])
+def test_a_job_of_numbers_refuses_a_column_of_texts(name: str, target: str) -> None:
+    """It printed the mean of codes: placebo 0, drug 1 and both 2 have the mean 0.98. Two texts have none, either."""
+    schema, job = trial(target, "age", "status").schema, find(name)
+    own = settings_from(job.settings, NUMBERS[name], name)
+    texts = ", ".join(BOUNDS[target])
+    with pytest.raises(DataError, match=f"column '{target}' has the texts {texts}, and job '{name}' takes numbers"):
+        job.read(schema, own)
+    for numbers in (f"{target}=m" if target == "sex" else "arm=both", "age"):  # an indicator is a number
+        assert job.read(Schema(("status",), numbers, BOUNDS), own).target == numbers
+
+
+def test_every_job_names_the_texts_of_its_target_or_refuses_them() -> None:
+    """A job of the registry that is in neither list above is a regression, which `read` looks after."""
+    rest = {name for name in NAMES if name not in {**CASES, **NUMBERS}}
+    assert {name for name in rest if not find(name).regresses} == {"synthetic"}
+
+
+def test_a_duration_of_texts_is_refused_by_estimators_too() -> None:
+    rows = trial("stage", "status", "age")
+    for kind in (PrivateKaplanMeier, PrivateProportionalHazards):
+        with pytest.raises(DataError, match="column 'stage' has the texts I, II, III"):
+            kind(schema=rows.schema, event="status").fit(frame_of(rows), np.ones(CLIENTS))
