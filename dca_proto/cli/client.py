@@ -38,6 +38,7 @@ EXAMPLES = (
   verified = true                    # decline sums whose contributions are not proven to be within the bounds
   rows_of_many = true                # each row is another person's: also take part in node releases, which protect rows
 
+A client that a program or a timer runs for moments only: sleep_max_s = 3600 in [client], for dca status --check.
 Many clients can share a policy: policy = "policy.toml" in [client] names a file of these keys without [policy].
 To see what is spent and left: dca ledger client.toml
 

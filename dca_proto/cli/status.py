@@ -17,9 +17,10 @@ from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
 from dca_proto.results.figure import figures_of
 from dca_proto.results.status import STATUS, LastRound, RoundStatus, ScheduledJob, Status, Statuses
-from dca_proto.runtime.config import is_actor_file, read_config
+from dca_proto.runtime.config import ClientFiles, is_actor_file, read_config
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.registrar_file import is_registrar_file, read_registrar
+from dca_proto.runtime.sleep import sleeping
 from dca_proto.runtime.status import ask_status, status_path
 from dca_proto.wording import counted, duration, listed
 
@@ -34,7 +35,8 @@ EXAMPLES = """Examples:
   dca status --check /etc/dca/*.toml           exit code 1 if one needs attention or does not run
   dca status --json - | jq '.actors[].rounds[].waits_for'
 
-An actor answers at a socket beside its store, to processes of its own user and of root.
+An actor answers at a socket beside its store, to processes of its own user and of root. A client that sleeps between
+connections states sleep_max_s under [client]: then --check fails only if it overslept, or ended by an error.
 """
 
 
@@ -64,6 +66,7 @@ class Place(NamedTuple):
 
     role: str
     store: Path
+    sleep_max_s: float = 0  # of a client that sleeps by plan
 
 
 Actors = dict[str, Place | UsageError]
@@ -100,16 +103,17 @@ def _place(path: Path) -> Place:
     if is_registrar_file(path):
         return Place("registrar", read_registrar(path).book)
     config = read_config(path)
-    return Place(config.role, config.files.store)
+    files = config.files
+    return Place(config.role, files.store, files.sleep_max_s if isinstance(files, ClientFiles) else 0)
 
 
 def actor_of(store: Path) -> tuple[Path, str] | None:
     """Return the file beside a store whose actor has it, and the actor's role; None if there is none."""
     for path in sorted(store.parent.glob("*.toml")):
         with contextlib.suppress(UsageError):
-            role, found = _place(path)
-            if found.resolve() == store.resolve():
-                return path, role
+            place = _place(path)
+            if place.store.resolve() == store.resolve():
+                return path, place.role
     return None
 
 
@@ -129,7 +133,10 @@ def ask_all(actors: Actors, *, alone: bool = False) -> Statuses:
 
 def _ask(actor: Place | UsageError) -> Status | UsageError | None:
     try:
-        return actor if isinstance(actor, UsageError) else ask_status(actor.store)
+        if isinstance(actor, UsageError):
+            return actor
+        found = ask_status(actor.store)
+        return sleeping(actor.store, actor.sleep_max_s) if found is None and actor.sleep_max_s else found
     except UsageError as error:
         return error
 
@@ -141,7 +148,7 @@ def _in_folder(folder: Path, *, idle: bool = False) -> list[Path]:
     for pattern in ("*.toml", "*/*.toml"):  # a deployment has one folder for each machine
         for path in sorted(folder.glob(pattern)):
             try:
-                role, store = _place(path)
+                role, store, _ = _place(path)
             except UsageError:  # another kind of file, or an actor's that is damaged
                 ran += [path] if _seen(path.is_file) and _may_be_actor_file(path) else []
                 continue
@@ -215,7 +222,8 @@ def line(one: Status) -> str:
         most = "" if one.enrolled_most is None else f" of at most {counted(one.enrolled_most, 'client')}"
         codes = counted(one.invited or 0, "open invitation")
         return f"{one.role:<9} {one.name:<12} serving for {since}, {one.enrolled or 0:,}{most} enrolled, {codes}"
-    parts = [f"connected for {since}" if one.connected else f"AWAY for {since}", f"epoch {one.epoch}"]
+    state = f"connected for {since}" if one.connected else f"AWAY for {since}"
+    parts = [state if one.asleep_s is None else f"asleep for {since}", f"epoch {one.epoch}"]
     if one.sessions is not None:
         parts.append(counted(one.sessions, "session"))
     parts.append(counted(len(one.rounds), "open round") if one.rounds else "no open round")

@@ -111,6 +111,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     connected: Annotated[bool, figure("connected", "Whether there is a connection.", metric=Metric("gauge"))]
     since_s: Annotated[Amount, about("For how long the connection has lasted, or has been away.", unit="s")]
     away_because: Annotated[str, figure("no connection", "The reason; empty with a connection.", table=STATUS)] = ""
+    asleep_s: Annotated[
+        Amount | None, about("For how long a client sleeps that does so by plan (`sleep_max_s`); null if it runs.")
+    ] = None
     connections_lost: Annotated[
         Count, figure("connections lost", "Since the start.", table=STATUS, metric=Metric("counter"))
     ] = 0

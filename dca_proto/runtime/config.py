@@ -52,6 +52,7 @@ from dca_proto.wording import nearest, parse_toml, toml_text
 _MIB_MAX = 1 << 24  # 16 TiB
 _RETENTION_DAYS_MIN, _RETENTION_DAYS_MAX = 1 / 24, 3660
 _PROCESSES_MAX = 1024
+_SLEEP_S_MAX = 366 * 24 * 3600
 
 
 class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +136,8 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
             data. categories, delimiter: of the CSV.
         certificate: by default beside the key file, with the suffix ``.cert``.
         policy: a policy file, in place of the section [policy].
+        sleep_max_s: how long the client sleeps between two connections, at most; `dca status --check` fails beyond
+            that. 0: it runs all the time.
     """
 
     name: str = ""
@@ -143,10 +146,13 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
     delimiter: str = ""
     certificate: Path | None = None
     policy: Path | None = None
+    sleep_max_s: float = 0
 
     def __post_init__(self) -> None:
         if self.name:
             check_name(self.name)
+        if not 0 <= self.sleep_max_s <= _SLEEP_S_MAX:
+            raise InputError(f"[client] sleep_max_s: found {self.sleep_max_s:g}, expected 0 to {_SLEEP_S_MAX} seconds")
 
     @property
     def own_name(self) -> str:

@@ -59,6 +59,7 @@ from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.sleep import fall_asleep, wake
 from dca_proto.runtime.sources import Feed
 from dca_proto.runtime.status import Watch, status_of
 from dca_proto.runtime.store import SqliteStore
@@ -208,9 +209,15 @@ class Device:
         watch.on_connection = supervisor.connection
         warner = EndWarner(self.name, self.ends)
         tasks = [asyncio.create_task(work) for work in (warner.run(), supervisor.run(lambda: runner.is_busy))]
+        files = self.config.files
+        wake(files.store)
         try:
             async with open_doors(self.config, lambda: status_of(self, runner, watch)):
                 yield
+        except asyncio.CancelledError:
+            if isinstance(files, ClientFiles) and files.sleep_max_s:
+                fall_asleep(files.store, status_of(self, runner, watch))
+            raise
         finally:
             supervisor.tell("STOPPING=1")
             for task in tasks:

@@ -35,6 +35,7 @@ from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.endings import OF_BROKER, warnings_of
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.silence import silent_words
+from dca_proto.runtime.sleep import fall_asleep
 from dca_proto.runtime.status import answering, status_path
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.wording import iso
@@ -117,6 +118,15 @@ def answers(role: str = "client", name: str = "client", **known: Any) -> Iterato
 
 
 @contextlib.contextmanager
+def overslept() -> Iterator[None]:
+    path = Path("client.toml")
+    path.write_text(path.read_text().replace("store =", "sleep_max_s = 60\nstore ="))
+    with used():
+        fall_asleep(Path("client.db"), status_of("client", name="client", at=iso(now_ms() - DAY_MS)))
+        yield
+
+
+@contextlib.contextmanager
 def silent_node() -> Iterator[None]:
     fact = NodesSilent(round_id=bytes(16), computes=(b"a" * 16,), others=(b"b" * 16,), spare=0, waited_ms=9000)
     with answers("trainer", "trainer", warnings=[silent_words(fact, lambda node: "berlin")]):
@@ -182,6 +192,7 @@ ENDING = ScheduledJob(title="daily mean", next=iso(now_ms()), done=1, gaps=0, of
 WAITING = status_of().rounds
 FAULTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "its actor does not run": used,
+    "it overslept": overslept,
     "no connection for": partial(answers, connected=False, away_because="connection refused"),
     "waits for": partial(answers, "trainer", "trainer", rounds=WAITING),
     "not answered for": silent_node,
