@@ -215,8 +215,10 @@ def check_round(actors: TestFederation, network: KilledAt) -> None:
     assert network.reported(LedgerReused) == []
 
 
-@pytest.mark.parametrize("lost", [False, True])
-@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize(
+    ("how", "lost"),
+    [("before", False), ("after", False), pytest.param("before", True, marks=pytest.mark.long), ("after", True)],
+)
 @pytest.mark.parametrize("role", ["client", "node", "trainer"])
 def test_a_kill_at_any_write_keeps_every_promise(role: str, how: str, lost: bool) -> None:
     """G8: at each event of each role that writes anything, one after the other, until none is left."""

@@ -50,17 +50,21 @@ def test_many_clients_of_reports_do_not_leave_more_dropouts_than_clients(seed: i
     assert scenario.rounds.tolerate < scenario.population.clients
 
 
-def test_wide_messages_are_mixed_in_a_few_parts() -> None:
+@pytest.fixture(scope="module")
+def of_600_seeds() -> list[Scenario]:
+    return [draw_scenario(seed) for seed in range(600)]
+
+
+def test_wide_messages_are_mixed_in_a_few_parts(of_600_seeds: list[Scenario]) -> None:
     """In parts of 300 bytes, four partial sums of 6,261 words were 680 messages, which took longer than the round."""
-    drawn = [draw_scenario(seed) for seed in range(600)]
-    mixed = [one for one in drawn if any(fault.kind == "mix-parts" for fault in one.faults)]
+    mixed = [one for one in of_600_seeds if any(fault.kind == "mix-parts" for fault in one.faults)]
     parts = [8 * one.population.dimension / one.broker.part_bytes_max for one in mixed]
     assert sum(count > 1 for count in parts) > 2, "of wide messages"
     assert max(parts) < 10
 
 
-def test_every_kind_is_drawn() -> None:
-    drawn = [draw_scenario(seed) for seed in range(400)]
+def test_every_kind_is_drawn(of_600_seeds: list[Scenario]) -> None:
+    drawn = of_600_seeds[:400]
     assert {fault.kind for one in drawn for fault in one.faults} == set(FAULTS)
     assert {kind.amount for kind in FAULTS.values()} == {*_SIZES, "not used"}, "else all amounts would be 0"
     assert {adversary.kind for one in drawn for adversary in one.adversaries} == {

@@ -129,7 +129,7 @@ def test_intervals_hold_the_truth_at_five_thousand_rows(ordered: bool) -> None:
     assert sd.max() < 0.5
 
 
-@KINDS
+@pytest.mark.parametrize("ordered", [True, pytest.param(False, marks=pytest.mark.long)], ids=["ordered", "nominal"])
 def test_intervals_of_features_without_effects_are_hardly_wider_than_without_privacy(ordered: bool) -> None:
     """Of six features at epsilon 4; planned for the noise of effects as the prior has them, 1.5 times as wide."""
     rng, n, names = np.random.default_rng(4), 3_000, tuple("abcdef")
