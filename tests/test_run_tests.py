@@ -47,5 +47,32 @@ def test_a_run_that_stopped_at_a_failure_fails(tmp_path: Path, arguments: str) -
     assert run_tests(tmp_path, arguments, [1, 0])[0] == 1
 
 
+MYPY = """#!/bin/sh
+while [ ! -e tested ]; do sleep 0.01; done
+echo "x.py:1: error"
+exit "$(cat status)"
+"""
+"""Stands for mypy: it ends after the tests."""
+
+
+@pytest.mark.parametrize(("found", "tested", "expected"), [(0, 0, 0), (1, 0, 1), (0, 2, 2), (1, 2, 1)])
+def test_errors_of_types_fail_a_run_whose_tests_pass(tmp_path: Path, found: int, tested: int, expected: int) -> None:
+    """As `scripts/test` calls them: mypy runs beside the tests."""
+    (tmp_path / "python").write_text(MYPY)
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "status").write_text(f"{found}\n")
+    whole = (ENVIRONMENT.parent / "test").read_text()
+    functions = "start_types() {" + ENVIRONMENT.read_text().partition("\nstart_types() {")[2].partition("\n# Runs")[0]
+    beside = "start_types\n" + whole.partition("\nstart_types\n")[2]
+    beside = beside.replace('"$python" -m pytest --collect-only -q $fast', "true")
+    tests = f"run_tests() {{ touch tested; return {tested}; }}\n"
+    script = f"set -eu\npython=./python fast=\n{functions}\n{tests}{beside}"
+    ended = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, timeout=60, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (expected, "x.py:1: error\n")
+    assert "scripts/test took" in ended.stderr
+
+
 def test_options_of_the_environment_count(tmp_path: Path) -> None:
     assert run_tests(tmp_path, "tests", [1, 0], "-v -x")[0] == 1
