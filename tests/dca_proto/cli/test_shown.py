@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from pictured import row, texts_of
 from rich.progress import Task
+from sources import source
 
 from dca_proto import drawing
 from dca_proto.cli import main
@@ -106,7 +107,7 @@ def test_what_cannot_be_kept_is_said(
 def test_each_command_with_results_keeps_the_earlier_ones() -> None:
     views = set()
     for path in (ROOT / "dca_proto/cli").glob("*.py"):
-        called = [node.func.id for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        called = [node.func.id for node in source(path).nodes
                   if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]  # fmt: skip
         if "write_json" in called and "keep_earlier" not in called:
             views.add(path.stem)

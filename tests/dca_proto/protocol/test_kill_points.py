@@ -109,6 +109,9 @@ def test_power_failures_never_spend_more_than_is_recorded(failures: int) -> None
 
 # Every write of every actor
 
+WHERE = [("before", False), ("after", False), ("after", True), pytest.param("before", True, marks=pytest.mark.long)]
+"""Where an actor is killed, and whether a contribution is lost."""
+
 
 class KilledAt(Network):
     """Kills one actor once, at its n-th event with writes: before they are durable, or after, and before any message.
@@ -215,10 +218,7 @@ def check_round(actors: TestFederation, network: KilledAt) -> None:
     assert network.reported(LedgerReused) == []
 
 
-@pytest.mark.parametrize(
-    ("how", "lost"),
-    [("before", False), ("after", False), pytest.param("before", True, marks=pytest.mark.long), ("after", True)],
-)
+@pytest.mark.parametrize(("how", "lost"), WHERE)
 @pytest.mark.parametrize("role", ["client", "node", "trainer"])
 def test_a_kill_at_any_write_keeps_every_promise(role: str, how: str, lost: bool) -> None:
     """G8: at each event of each role that writes anything, one after the other, until none is left."""

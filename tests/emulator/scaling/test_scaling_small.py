@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -59,7 +60,9 @@ def compute_bytes(one: Cell) -> tuple[int, int]:
 def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
     one = cell(processes=processes)
     n, m = one.clients, one.computes
+    began_s = time.perf_counter()
     figures = msgspec.to_builtins(measure_apart(one, LOCALLY))
+    took_s = time.perf_counter() - began_s
     among_nodes = 2 * m * (m - 1)  # lists and answers
     assert figures["messages"] == {
         "client": n,
@@ -83,7 +86,7 @@ def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
     assert 20 * processes < figures["peak_rss_mb"] < 500
     assert figures["processes"] == processes
     assert (figures["waiting_s"] > 0) == (processes > 1)
-    assert figures["waiting_s"] < processes * max(figures["wall_s_spread"])
+    assert figures["waiting_s"] < processes * took_s, "also after the last phase, which ends a round's wall time"
     assert figures["compute_memory_bytes"] > figures["compute_memory_least_bytes"]
     for role in ("client", "compute"):
         assert figures["us_per_contribution"][role] > figures["floor_us"][role] > 0
