@@ -20,7 +20,7 @@ coefficient's; the median error is below the mean's and no higher than adaSSP's 
 fits are worse than the mean without a warning that noise hides where columns lie. Of 30 repeats that are 12: a
 coefficient with 95 % coverage fails with a probability below 1e-8.
 
-Takes a quarter of an hour for 30 splits (five draws of the noise for Adult); --quick, with three data sets and five
+Takes a minute on two cores for 30 splits (five draws of the noise for Adult); --quick, with three data sets and five
 splits, 20 seconds. Exit code 4 if a check fails. Data sets whose file is not in the folder are skipped, and named.
 """
 
