@@ -12,7 +12,7 @@ from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.terms import Clients, ComputeCount, Delta, Epsilon, Terms, Tolerate
+from dca_proto.protocol.terms import Clients, ComputeCount, Delta, Epsilon, Tolerate, VerifiableTerms
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import Kind
@@ -22,7 +22,7 @@ VICTIM = 0
 """The client that is attacked."""
 
 
-class Claim(Terms[ComputeCount], frozen=True, kw_only=True):
+class Claim(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
     """N, T, c and M of a round, and the (ε, δ) that it claims."""
 
     clients: Clients = 10

@@ -46,8 +46,6 @@ _FIXED = 1 << 20  # sums are kept as integers
 _LEAST_PLACE = 2.0**-60
 _REPEAT_ALARM = 1e-12
 _GRID_DRAWS = 64
-_RANDOM_LINES = 4
-_ROWS_WAIT_MIN, _VALUES_WAIT = 16, 1 << 16
 _PRINTS, _PRINTS_KEPT, _REPEATS_KEPT = 4, 1 << 14, 8
 Places = NDArray[np.float64]
 Values = NDArray[np.int64]
@@ -363,51 +361,6 @@ def equal_pairs(size: int, largest: float) -> int:
     while k * log(max(mean, 1e-300)) - lgamma(k + 1) > log(_REPEAT_ALARM):
         k = 1 + int(1.1 * k)
     return k
-
-
-class GaussianRows:
-    """Judges rows of independent Gaussian noise: coordinate by coordinate, and along lines across the coordinates.
-
-    Args:
-        law: a name. variance: S of each coordinate. size: number of coordinates.
-        dither: for places, and for the signs of some lines.
-
-    Attributes:
-        shape: the counts so far, after `flush`.
-    """
-
-    def __init__(self, law: str, variance: float, size: int, dither: np.random.Generator) -> None:
-        self.shape = Shape()
-        self._law, self._variance, self._dither = law, variance, dither
-        self._lines = {"sum": np.ones(size, dtype=np.int64), "alternating sum": np.resize([1, -1], size)}
-        for number in range(_RANDOM_LINES):
-            self._lines[f"sum with random signs {number + 1}"] = 2 * dither.integers(0, 2, size) - 1
-        self._waiting: list[tuple[Values, Any, Any]] = []
-
-    def add(self, row: Values, client: Any = 0, round_id: Any = None) -> None:
-        """Add a row; the number of rows that wait to be counted is bounded."""
-        self._waiting.append((row, client, round_id if round_id is not None else len(self._waiting)))
-        if len(self._waiting) >= max(_ROWS_WAIT_MIN, _VALUES_WAIT // row.size):
-            self.flush()
-
-    def flush(self) -> None:
-        """Count the rows that wait."""
-        if self._waiting:
-            rows, clients, rounds = zip(*self._waiting, strict=True)
-            self._waiting.clear()
-            self.count(np.array(rows), clients, rounds)
-
-    def count(self, noise: Values, clients: tuple[Any, ...] = (), rounds: tuple[Any, ...] = ()) -> None:
-        """Count some rows at once, which are compared with each other if their clients and rounds are given."""
-        variance, size, dither = self._variance, noise.shape[1], self._dither
-        places, largest = of_gaussian(noise, variance, dither), largest_of_gaussian(variance)
-        self.shape.count(Table(self._law, places, noise, largest, None, clients, rounds), dither)
-        if size == 1:
-            return
-        for name, line in self._lines.items():
-            self.shape.count_line(f"{self._law}, {name}", of_gaussian(noise @ line, size * variance, dither))
-        apart = (noise[:, : size // 2 * 2 : 2] - noise[:, 1::2]).ravel()
-        self.shape.count_line(f"{self._law}, differences of neighbours", of_gaussian(apart, 2 * variance, dither))
 
 
 def largest_of_gaussian(variance: float) -> float:

@@ -46,12 +46,6 @@ from emulator.report.audit import figures, page
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
 _DEFAULT_COLUMNS = {"sum": 32, "mean": 32, "second-moments": 6, "regression": 3}  # with real actors
 _SEED_BYTES = 6
-_NOT_VERIFIED = (
-    "--verified: the audit does not attack verified sums. Its adversary and its tests of shape expect discrete "
-    "Gaussian noise, and theirs is a sum of uniform numbers, with a slack beside mu. `dca account --verified` computes "
-    "what they cost; tests hold that against the exact loss of their noise. Leave --verified out"
-)
-
 OUTPUT = Result
 EXAMPLES = """Examples:
 
@@ -62,6 +56,8 @@ EXAMPLES = """Examples:
   dca audit --plant noise-scaled-by-n                     a fault that the audit must detect (exit code 4)
 
   dca audit --coalition clients=7,computes=2,broker       more colluders than the claim covers
+
+  dca audit --verified --clients 30                       a verified sum: the noise of public coins, proofs' words
 
   dca audit --protocol --coalition clients=4,computes=2,broker,trainer       what each of them sees in messages
 
@@ -102,9 +98,6 @@ def audit(
     confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
     seed: Annotated[int | None, options.SEED_OF_KEYS] = None,
     node_release: Annotated[bool, typer.Option("--node-release", help="Audit one data node's release.")] = False,
-    verified: Annotated[
-        bool, typer.Option("--verified", help="Not covered: says what holds the claim of verified sums instead.")
-    ] = False,
     protocol: Annotated[
         bool, typer.Option("--protocol", help="Run every round with real actors; show and test what messages show.")
     ] = False,
@@ -119,8 +112,6 @@ def audit(
     began_s = time.monotonic()
     console = result_console(json_to)
     require_plot_target(plot)
-    if verified:
-        raise UsageError(_NOT_VERIFIED)
     if not 0.5 <= confidence < 1:
         raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
     claim = Claim(**chosen)
@@ -138,7 +129,7 @@ def audit(
         if asked != Setting(**{name: getattr(asked, name) for name in named}):
             raise UsageError(
                 "--node-release audits one data node, which relies on no one else: leave out --clients, --tolerate, "
-                "--colluders, --computes, --coalition and --drop"
+                "--colluders, --computes, --coalition, --drop and --verified"
             )
         asked = of_release(asked)
     asked.check()
@@ -175,6 +166,11 @@ def _plan(
     """Return the operating point and the number of runs. Raises `UsageError` if options exclude each other."""
     if engine != engines.LOCAL and not protocol:
         raise UsageError("--engine goes with --protocol; the ideal functionality draws in this process")
+    if requested.verified and protocol:
+        raise UsageError(
+            "--verified and --protocol exclude each other: the ideal functionality has the noise and the proofs of a "
+            "verified sum; scripts/check_scenarios.py judges the noise of verified sums of real actors"
+        )
     if plant is not None and protocol:
         raise UsageError("--plant and --protocol exclude each other: the real actors run the real program")
     chosen = programme(plant)

@@ -11,7 +11,7 @@ that Σ differs. The same runs give the line of least noise. The noise is judged
 the sum and the alternating sum of all, along differences of neighbours, and along sums with random signs.
 
 The variance along a line shows neither another law nor noise that runs share. So `emulator.shape` judges the noise of
-the main runs against the Gaussian of the honest clients' noises, and the noise of single clients against theirs.
+the main runs against the law of the honest clients' noises, and the noise of single clients against theirs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from emulator.claim import VICTIM
 from emulator.coalition.bounds import Samples, Scatter
 from emulator.coalition.dependence import WORDS_MIN, Tally
 from emulator.coalition.programme import Programme, Rounds, Seen
+from emulator.coalition.rows import Gaussian, Law, Rows, Uniforms
 from emulator.coalition.worlds import Setting, World
-from emulator.shape import GaussianRows, Shape
+from emulator.shape import Shape
 
 Progress = Callable[[int], None]
 
@@ -64,30 +65,38 @@ class Adversary:
         self._others = sum((programme.encode(world, client, 0) for client in others), np.zeros_like(zero))
         self._world = world
         self._middle = (zero + one) / 2
+        self._mean = world.setting.unknown_noises * world.mean_noise
         self._unit = world.validated.unit
         self.step = np.asarray((zero - one) * self._unit, dtype=np.float64)
 
     def residual(self, seen: Seen) -> NDArray[np.float64]:
         """Return the rest of each run, ±step/2 plus noise: shape ``(runs, world.size)``, in the statistic's units."""
-        rest: NDArray[np.float64] = ((seen.rest - self._others) - self._middle) * self._unit
+        rest: NDArray[np.float64] = ((seen.rest - self._others) - self._middle - self._mean) * self._unit
         return rest
 
-    def judges(self) -> tuple[GaussianRows, GaussianRows]:
+    def judges(self) -> tuple[Rows, Rows]:
         """Return the judges of the shape of the noise left, and of single clients' noise, by the correct plan."""
-        setting, variance, size = self._world.setting, self._world.validated.noise_variance, self.step.size
-        dither, known = np.random.default_rng(_DITHER), "noise that the coalition cannot remove"
+        unknown, size, dither = self._world.setting.unknown_noises, self.step.size, np.random.default_rng(_DITHER)
         return (
-            GaussianRows(known, setting.unknown_noises * variance, size, dither),
-            GaussianRows("noise of single clients", variance, size, dither),
+            Rows("noise that the coalition cannot remove", self._law(unknown), size, dither),
+            Rows("noise of single clients", self._law(1), size, dither),
         )
 
-    def judge(self, judges: tuple[GaussianRows, GaussianRows], noise: NDArray[np.float64], seen: Seen) -> None:
+    def _law(self, clients: int) -> Law:
+        """Return the law of the noise of so many clients."""
+        statement = self._world.validated.statement
+        if statement is None:
+            return Gaussian(clients * self._world.validated.noise_variance)
+        numbers, bits = statement.noises, statement.noise_bits
+        return Uniforms(clients * numbers, bits, clients * (numbers * ((1 << bits) - 1) // 2))
+
+    def judge(self, judges: tuple[Rows, Rows], noise: NDArray[np.float64], seen: Seen) -> None:
         """Judge the noise of some runs, in the statistic's units, and the noises of single clients.
 
         The few rounds of real actors wait to be compared with those of other federations, until the judges are flushed.
         """
         left, single = judges
-        rows = np.rint(noise / self._unit).astype(np.int64)
+        rows = np.rint(noise / self._unit + self._mean).astype(np.int64)
         if seen.tally is None:
             left.count(rows)
             single.count(seen.drawn)
@@ -154,7 +163,7 @@ def observe(
     line: NDArray[np.float64],
     runs: int,
     progress: Progress = lambda done: None,
-    judges: tuple[GaussianRows, GaussianRows] | None = None,
+    judges: tuple[Rows, Rows] | None = None,
 ) -> Observations:
     """Run `runs` runs in each world and project them on `line`; their coordinates are not kept.
 

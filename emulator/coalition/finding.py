@@ -21,6 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
+from dca_proto.crypto.bounded import Statement
+from dca_proto.privacy import accounting
+from dca_proto.privacy.verified import UNIFORMS_MIN, release_cost
 from dca_proto.results.figure import Amount, about
 from emulator import reference
 from emulator.coalition.actors import same_traffic
@@ -70,8 +73,9 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     floor: Annotated[Amount, about("The variance that the claim needs on every line.")]
     epsilon: Annotated[
         Amount | None,
-        about("That the planned noise implies at the claim's delta; null without noise, 0 if nothing is released."),
-    ]
+        about("That the planned noise implies at the claim's delta; null without noise or, in a verified sum, with too "
+              "few noise numbers, 0 if nothing is released."),
+    ]  # fmt: skip
 
 
 class Attack(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,7 +299,9 @@ def plan_of(world: World, programme: Programme) -> Noise:
     setting, unit = world.setting, world.validated.unit
     variance = (setting.unknown_noises * world.validated.noise_variance - _SMOOTHING) * unit**2 / setting.rounds
     epsilon = 0.0 if not (setting.is_released or setting.has_all_computes) else None
-    if epsilon is None and variance > 0:
+    if epsilon is None and world.validated.statement is not None:
+        epsilon = _verified_epsilon(world, world.validated.statement)
+    elif epsilon is None and variance > 0:
         epsilon = reference.epsilon_of(world.l2 / math.sqrt(variance), setting.delta)
     return Noise(
         unknown=setting.unknown_noises - programme.silent(setting),
@@ -304,6 +310,17 @@ def plan_of(world: World, programme: Programme) -> Noise:
         floor=world.floor,
         epsilon=epsilon,
     )
+
+
+def _verified_epsilon(world: World, statement: Statement) -> float | None:
+    """Return the ε that the planned noise of verified sums implies with its slack; None if it has too few numbers."""
+    setting, size = world.setting, world.validated.dimension
+    if setting.unknown_noises * statement.noises < UNIFORMS_MIN:
+        return None
+    noise = (setting.unknown_noises, statement.noises, statement.noise_bits)
+    cost = release_cost(world.l2 / world.validated.unit, size, *noise)
+    found = accounting.epsilon_of(cost.mu * math.sqrt(setting.rounds), setting.delta, cost.slack * setting.rounds)
+    return None if math.isinf(found) else found
 
 
 def _attack(

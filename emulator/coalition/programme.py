@@ -1,6 +1,7 @@
 """The program of a client, and the ideal functionality that runs it for many rounds at once.
 
-`Programme` is the correct client: the protocol's statistics, encoding and exact noise. The planted faults (`faults`)
+`Programme` is the correct client: the protocol's statistics, encoding and exact noise. In a verified sum, the
+coalition also knows how each client's value was rounded: values are points of the grid. The planted faults (`faults`)
 are subclasses that change one step. The ideal functionality is a trusted party that adds up all contributions. It draws
 the noise of many rounds at once, exactly, millions of draws a second. A test shows that its sum has the protocol's law.
 """
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.sealing import KEY_BYTES, Random
+from dca_proto.crypto.sealing import KEY_BYTES, Random, expand
 from dca_proto.privacy.noise import discrete_gaussian
 from emulator.claim import VICTIM
 from emulator.coalition.worlds import Setting, World
@@ -81,12 +82,34 @@ class Programme:
 
     def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         """Return a client's noise in `runs` runs, shape ``(runs, world.size)``."""
-        sampler = discrete_gaussian(self.noise_variance(world))
-        return sampler.sample(runs * world.size, random(KEY_BYTES)).reshape(runs, world.size)
+        if (statement := world.validated.statement) is not None:
+            part = self.noise_variance(world) / world.validated.noise_variance
+            drawn = uniform_sums(
+                max(1, round(part * statement.noises)), statement.noise_bits, runs * world.size, random
+            )
+        else:
+            sampler = discrete_gaussian(self.noise_variance(world))
+            drawn = sampler.sample(runs * world.size, random(KEY_BYTES))
+        return drawn.reshape(runs, world.size)
 
     def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the contribution, before it is masked."""
         return value + noise
+
+
+def uniform_sums(numbers: int, bits: int, count: int, random: Random) -> NDArray[np.int64]:
+    """Return sums of uniform numbers on 0..2^bits - 1, without the whole units of their mean, ``(count,)``.
+
+    Coins make all bits of a verified sum's noise uniform and independent. So as many bits of a place are 1 as there are
+    in that many random bits.
+    """
+    total = np.full(count, -(numbers * ((1 << bits) - 1) // 2), dtype=np.int64)
+    for place in range(bits):
+        for first in range(0, numbers, 64):
+            words = np.frombuffer(expand(random(KEY_BYTES), 8 * count), dtype="<u8")
+            kept = words >> np.uint64(max(0, 64 - (numbers - first)))
+            total += np.bitwise_count(kept).astype(np.int64) << place
+    return total
 
 
 class IdealRounds:

@@ -71,7 +71,8 @@ def plan_lines(audit: Audit) -> Iterator[tuple[str, str]]:
     unit = "row of a data node that releases alone" if setting.is_release else "client"
     swarm = f"{ROWS} rows" if setting.is_release else setting.swarm
     summed = f"{setting.statistic} of {counted(setting.columns, 'column')} within ±{setting.bound:g}"
-    yield "claim", f"{setting.promise} for each {unit}{rounds}; {swarm}; {summed}"
+    proven = "; verified: public coins make the noise" if setting.verified else ""
+    yield "claim", f"{setting.promise} for each {unit}{rounds}; {swarm}; {summed}{proven}"
     if programme.name:
         yield "planted", f"{programme.name}: {programme.describe(setting)}"
         yield "moved to", "; ".join(audit.moved()) or "no other setting: the fault breaks the claim as asked for"

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.privacy.budget import Budget
 from dca_proto.protocol.terms import check_ranges
 from dca_proto.protocol.wire.kinds import Kind, NodeRelease
 from dca_proto.results.figure import about
@@ -210,14 +209,15 @@ def default_coalition(clients: int, tolerate: int, computes: int, dropped: int) 
 def of_release(setting: Setting) -> Setting:
     """Return the same claim for one data node's release: no other clients, no Compute nodes, no broker."""
     no_one_else = {"tolerate": 0, "colluders": 0, "computes": 0, "dropped": 0, "coalition": Coalition()}
-    return msgspec.structs.replace(setting, is_release=True, clients=1, **no_one_else)
+    return msgspec.structs.replace(setting, is_release=True, clients=1, verified=False, **no_one_else)
 
 
 class World:
     """A planned setting, with its two neighbouring inputs.
 
     Attributes:
-        setting: the operating point. request: of a round. validated: the round, as all participants compute it.
+        setting: the operating point. validated: a round, as all participants compute it. request: of the round, with
+            the grid of its announcement; that of a verified sum is coarser than the one that was asked for.
         pair: x and x', shape ``(2, columns)``, in units of the data.
         present: the clients that contribute. revealing, omitting: those of the coalition.
         honest: the honest clients in the sum; the victim comes first. left_out, dropped: the others.
@@ -229,10 +229,11 @@ class World:
     def __init__(self, setting: Setting) -> None:
         setting.check()
         self.setting = setting
-        cost = Budget(setting.epsilon, setting.delta).share(1 / setting.rounds)
+        cost = setting.budget.share(1 / setting.rounds)
         asked = setting.request_fields(statistic=setting.statistic, parameters=setting.parameters)
         shared = {"mu": cost.mu, "epsilon": cost.epsilon, "delta": cost.delta}
-        self.request, self.validated = setting.plan(**{**asked, **shared}, rows_max=ROWS if setting.is_release else 0)
+        request, self.validated = setting.plan(**{**asked, **shared}, rows_max=ROWS if setting.is_release else 0)
+        self.request = msgspec.structs.replace(request, fraction_bits=round(-math.log2(self.validated.unit)))
         coalition, last = setting.coalition, setting.clients - setting.dropped
         self.present = range(setting.contributors)
         self.revealing = range(1, 1 + coalition.clients)
@@ -259,6 +260,12 @@ class World:
             return max(self.validated.sensitivity_l2, float(np.linalg.norm(zero - one)) * self.validated.unit)
         bound = reference.bound_on_grid(setting.statistic, setting.bound, self.request.fraction_bits)
         return reference.sensitivity(setting.statistic, [bound] * setting.columns)[1]
+
+    @property
+    def mean_noise(self) -> float:
+        """The mean of one client's noise in grid units, 0 or ½: the whole units of a larger one are taken out."""
+        statement = self.validated.statement
+        return 0.0 if statement is None else statement.noises * ((1 << statement.noise_bits) - 1) % 2 / 2
 
     @property
     def mu(self) -> float:

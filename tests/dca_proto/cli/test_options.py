@@ -49,7 +49,6 @@ SPECIFIC = {
     "--statistic": {"account", "audit", "trainer"},  # several; those of an audit; one
     "--tolerate": {"scaling"},  # a list
     "--trainer": {"federation deploy"},  # a machine
-    "--verified": {"audit"},  # which does not attack them
 }
 """By option, the commands whose help adds to, or replaces, the help that the option has elsewhere."""
 LISTS = (

@@ -435,8 +435,8 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
         (("--plot", "nowhere/audit.png"), "does not exist", 8),
         (("--dimension", "0"), "expected 1 to 4096", 2),
         (("--statistic", "regression", "--dimension", "7"), "expected 2 to 6", 2),
-        (("--verified",), "--verified: the audit does not attack verified sums.", 2),
-        (("--verified", "--protocol"), "`dca account --verified` computes what they cost", 2),
+        (("--verified", "--protocol"), "--verified and --protocol exclude each other", 2),
+        (("--verified", "--node-release"), "leave out --clients", 2),
         (
             ("--node-release", "--clients", "5"),
             "--node-release audits one data node, which relies on no one else: leave out --clients",
