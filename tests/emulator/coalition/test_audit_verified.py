@@ -129,9 +129,20 @@ def test_draws_have_the_law(drawn: int, is_right: bool) -> None:
     assert (rows.shape.verdict(1e-9).broken == ()) == is_right
 
 
+def zeros(key: bytes, count: int) -> NDArray[np.uint64]:
+    return np.zeros(count, dtype=np.uint64)
+
+
 @pytest.mark.long
-def test_a_proof_without_blinds_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of openings can fail: the same bits, with blinds of 0, open to few values."""
-    world = World(claim())
-    monkeypatch.setattr(uniformity, "uniform_elements", lambda key, count: np.zeros(count, dtype=np.uint64))
-    assert min(view.p_value for view in views(world, Programme(), seeded("views"))) < 1e-6
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"uniform_elements": zeros, "random_bits": lambda key, count: zeros(key, count).astype(np.int64)},
+        {"pads_of": lambda keys, entries, announcement, words: np.zeros((len(keys), words), dtype=np.uint32)},
+    ],
+)
+def test_proofs_without_randomness_or_masks_show(faults: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of views can fail. (Without blinds alone, noise bits still hide what a proof is opened to.)"""
+    for name, faulty in faults.items():
+        monkeypatch.setattr(uniformity, name, faulty)
+    assert min(view.p_value for view in views(World(claim()), Programme(), seeded("views"))) < 1e-6
