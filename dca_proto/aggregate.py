@@ -92,6 +92,7 @@ class NoisyAggregate:
             public coins. One lying Compute node passes or fails any contribution, unseen.
         unproven: ids of the clients whose proofs failed, which the sum leaves out.
         quorum: the Compute nodes of a secure sum that a trainer ran, and those that it lost.
+        proven: which limit each contribution of a verified sum was proven to keep (`statistics.statement`).
         liar_factor: how much farther a lying client can move a verified sum than an honest one can, in L2 norm, at
             most; 0 for other rounds.
         slack: what a verified sum costs each participant beside mu (`dca_proto.privacy.verified`); 0 for other rounds.
@@ -125,6 +126,7 @@ class NoisyAggregate:
     quorum: Quorum = NO_NODES
     slack: float = 0.0
     verified: bool = False
+    proven: str = ""
     liar_factor: float = 0.0
     unproven: tuple[bytes, ...] = ()
 

@@ -225,6 +225,7 @@ def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], st
     proven = [
         ("noise numbers of a client for each value, and their bits", lambda r: f"{r.noises} of {r.noise_bits}"),
         ("bytes of a contribution with its proof", lambda r: f"{r.contribution_bytes:,}"),
+        ("what a contribution is proven to keep", lambda r: r.proven),
         ("largest shift by one liar, relative to the noise", lambda r: f"{r.liar_sds:.2g}"),
         ("  relative to an honest client's, L2", lambda r: f"{r.liar_factor:.2g}"),
     ]

@@ -28,7 +28,7 @@ from dca_proto.results.figure import about
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.counting import Counting
-from dca_proto.statistics.statement import liar_factor
+from dca_proto.statistics.statement import liar_factor, proven_limit
 
 EXACT = DistributedDiscreteGaussian()
 _SPREAD = 1 / 3  # assumed standard deviation of values, relative to the bound
@@ -69,6 +69,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     noises: Annotated[int, about("Of a verified sum: m, noise numbers of a client for each value; 0 for others.")] = 0
     noise_bits: Annotated[int, about("Of a verified sum: bits of each of them; 0 for others.")] = 0
     contribution_bytes: Annotated[int, about("Of a client's masked vector; in a verified sum, with its proof.")] = 0
+    proven: Annotated[str, about("Of a verified sum: what each contribution is proven to keep.")] = ""
     liar_factor: Annotated[
         float | None,
         about("Of a verified sum: how much farther a lying client can move it than an honest one can, in L2 norm."),
@@ -140,10 +141,12 @@ def _of_proof(plan: ValidatedRound, announcement: Announcement, clients: int) ->
     proven = plan.statement
     if proven is None:
         return {}
+    terms = proven, plan.statistic, announcement.rows_max, announcement.fraction_bits
     return {
+        "proven": proven_limit(*terms),
         "noises": proven.noises,
         "noise_bits": proven.noise_bits,
-        "liar_factor": liar_factor(proven, plan.statistic, announcement.rows_max, announcement.fraction_bits),
+        "liar_factor": liar_factor(*terms),
         "liar_sds": max(proven.sizes) * plan.unit / (math.sqrt(clients) * plan.noise_std),
     }
 

@@ -36,7 +36,7 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, PartialSum, Receipt, Release, Signed, VerifiedPart
-from dca_proto.statistics.statement import liar_factor
+from dca_proto.statistics.statement import liar_factor, proven_limit
 from dca_proto.wording import counted, ids_in_words
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
@@ -296,6 +296,7 @@ def verified_aggregate(
 ) -> NoisyAggregate:
     """Return the aggregate of a verified sum: `total` has elements of the field; `failed` are the ids of clients."""
     assert validated.statement is not None, "the caller looked"
+    proven = validated.statement, validated.statistic, body.rows_max, body.fraction_bits
     return _described(body, validated, hashes)(
         value=validated.statement.decode(total, contributors) * validated.unit,
         noise_variance=validated.variance_of_sum(contributors),
@@ -304,7 +305,8 @@ def verified_aggregate(
         sigma_local=validated.noise_std,
         private=private,
         verified=True,
-        liar_factor=liar_factor(validated.statement, validated.statistic, body.rows_max, body.fraction_bits),
+        proven=proven_limit(*proven),
+        liar_factor=liar_factor(*proven),
         unproven=failed,
     )
 

@@ -46,6 +46,10 @@ _KAPPA = 13.5
 _WASTE = 1.15
 """Variance that a short proof may have, relative to what μ asks for before rounding; what rounding adds to Δ and to the
 variance, and κ, are included."""
+_WASTE_OF_NORM, _SHORTER = 1.4, 1.1
+"""The same where none of these has a norm: of some thousands of numbers, whose squares fit the field on coarse grids
+only. Without a norm, a liar gets about √d times as far. And how much more than the least of them is worth a shorter
+proof."""
 
 
 class Work(NamedTuple):
@@ -163,8 +167,8 @@ def with_noise(
     """Return the kind with a trainer's choice of noise, and the fraction bits of the grid.
 
     Of grids up to `fraction_bits`, and of noises that are hardly more than μ asks for, it takes those with the shortest
-    proof; without noise, the finest grid. If some of them have a norm, it takes one of these. Raises `UsageError` for a
-    statistic that cannot be verified, or if no noise is enough.
+    proof; without noise, the finest grid. If some of them have a norm, it takes one of these, and a coarser grid with a
+    norm if none has. Raises `UsageError` for a statistic that cannot be verified, or if no noise is enough.
     """
     if not mu > 0:
         raise UsageError("delta is too small for a verified sum: its slack takes all of it; raise delta")
@@ -202,7 +206,10 @@ def with_noise(
         return quietly, max(quiet)[1]
     found = found or coarsest
     least = min(found).waste
-    allowed = (one for one in found if one.waste <= max(_WASTE, 1.02 * least))
+    allowed = [one for one in found if one.waste <= max(_WASTE, 1.02 * least)]
+    if not any(one.has_norm for one in allowed):
+        proven = [one for one in found if one.has_norm and one.waste <= _WASTE_OF_NORM]
+        allowed = [one for one in proven if one.waste <= _SHORTER * min(proven).waste] or allowed
     chosen = min(allowed, key=lambda one: (not one.has_norm, one.bits))
     reach = moved(statistic, rows_max, chosen.fraction_bits)
     noises = _enough(kind, reach, statistic.dimension, mu, chosen.noises, chosen.noise_bits)

@@ -141,6 +141,11 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         bool, about("Whether each contribution was proven to be within its bounds. A lying Compute node can pass or "
                     "fail any of them, unseen.")
     ] = False  # fmt: skip
+    proven: Annotated[
+        str,
+        about("Of a verified sum: what each contribution was proven to keep: bounds, bounds and norm, or bounds "
+              "without the norm, as the squares of so many numbers do not fit a proof."),
+    ] = ""  # fmt: skip
     liar_factor: Annotated[
         Amount,
         about("Of a verified sum: how much farther a lying client can move it than an honest one can, in L2 norm."),
@@ -296,8 +301,8 @@ def over_words(found: Round) -> str:
         return ""
     proven = ""
     if found.verified:
-        proven = f"; contributions are proven: {liar_words(found.liar_factor)}, and one lying node passes or fails any "
-        proven += "client unseen"
+        proven = f"; contributions are proven ({found.proven}): {liar_words(found.liar_factor)}, and one lying node "
+        proven += "passes or fails any client unseen"
     return f"{listed(found.computes, _NAMED)}; at most {found.p} of them may collude (p){proven}"
 
 

@@ -33,6 +33,8 @@ from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import Combinations, ValueRange
 
+BOUNDS, BOUNDS_AND_NORM, BOUNDS_ALONE = "bounds", "bounds and norm", "bounds without the norm"
+"""What clients prove: of values that are in no ball, of values in a ball, and of those whose norm does not fit."""
 DITHER_BITS = 16
 """A verified statistic is evaluated on a grid with so many more bits, and then rounded without bias."""
 _DENOMINATOR_MAX = 2**20
@@ -169,6 +171,19 @@ def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
         return Moved(proven_sensitivity(statistic, rows_max, fraction_bits).l2, is_rounded=False)
     fine = fine_bits(fraction_bits)
     return Moved(math.ldexp(client_sensitivity(statistic, rows_max, fine).l2, fraction_bits - fine), is_rounded=True)
+
+
+def proven_limit(statement: Statement, statistic: Statistic, rows_max: int, fraction_bits: int) -> str:
+    """Return which limit each client of a verified sum proves to keep.
+
+    Args:
+        statement: what each client proves of the statistic.
+    """
+    if statement.norm is not None:
+        return BOUNDS_AND_NORM
+    honest = moved(statistic, rows_max, fraction_bits).sensitivity / (rows_max // statistic.rows_per_value or 1)
+    ranges = _ranges(statistic, rows_max, fraction_bits)
+    return BOUNDS if ranges.is_boxed or not _is_ball(ranges, honest) else BOUNDS_ALONE
 
 
 def liar_factor(statement: Statement, statistic: Statistic, rows_max: int, fraction_bits: int) -> float:

@@ -185,6 +185,7 @@ def test_a_gradient_outside_its_ball_is_left_out_and_named(monkeypatch: pytest.M
     unit = 2.0**-result.fraction_bits
     assert np.abs(result.value - np.sum(fine, axis=0) * 2.0**-30).max() < 7 * unit, "each is rounded"
     assert 1 <= result.liar_factor < 1.03
+    assert result.proven == "bounds and norm"
     assert len(result.value) == 10
 
 

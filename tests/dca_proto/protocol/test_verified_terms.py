@@ -24,7 +24,7 @@ from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.verified import MECHANISM, failed_in, with_noise
 from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
 from dca_proto.statistics import resolve
-from dca_proto.statistics.statement import liar_factor
+from dca_proto.statistics.statement import BOUNDS, BOUNDS_ALONE, BOUNDS_AND_NORM, liar_factor, proven_limit
 from dca_proto.testing import NoNoise, TestFederation
 
 SUM = VerifiedSum(tolerate=3)
@@ -134,6 +134,34 @@ def test_rounding_hardly_costs_accuracy_whatever_the_statistic(
     has_room = rows_max == 0 and statistic in ("mean", "histogram") and "radius" not in parameters
     room = 0.15 if has_room else 0.05 if "radius" in parameters else 1e-3
     assert factor * (1 - 1e-3) < found < factor * (1 + room)
+
+
+BALL = {"centre": [0.0], "scale": [1.0], "bound": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("d", "radius", "clients", "proven"),
+    [
+        (100, 1.0, 1000, BOUNDS_AND_NORM),
+        pytest.param(3_000, 1.0, 1000, BOUNDS_AND_NORM, marks=pytest.mark.long),
+        pytest.param(4_096, 0.71, 1000, BOUNDS_AND_NORM, marks=pytest.mark.long),
+        pytest.param(4_096, 1.0, 40_000, BOUNDS_ALONE, marks=pytest.mark.long),
+        (100, 9.9, 1000, BOUNDS),
+    ],
+)
+def test_rows_in_a_ball_have_a_norm_wherever_it_fits(d: int, radius: float, clients: int, proven: str) -> None:
+    """Of thousands of numbers it fits coarse grids only, which add noise. A radius of 0.71 is just beyond such a grid.
+    The openings of twice 40,000 clients would be too large. A box that hardly leaves its ball needs no norm.
+    """
+    ball = {name: value * d for name, value in BALL.items()} | {"columns": [f"x{at}" for at in range(d)]}
+    terms = {"statistic": "sum", "rows_max": 1, "clients": clients, "tolerate": clients // 10}
+    body, verified = drafted(**{**terms, "parameters": {**ball, "radius": radius}})
+    known = verified.statement, verified.statistic, 1, body.fraction_bits
+    assert proven_limit(*known) == proven
+    ideal = (2 * min(radius, 10.0) / body.mu) ** 2 / verified.honest
+    assert 1 < verified.variance_of_sum(1) / ideal < 1.45
+    factor = {BOUNDS: 1.0, BOUNDS_AND_NORM: 1.0, BOUNDS_ALONE: math.sqrt(d)}[proven]
+    assert factor * (1 - 1e-9) < liar_factor(*known) < (1.4 if d > 1_000 else 1.02) * factor
 
 
 def test_rounds_that_cannot_be_verified_are_refused_in_one_line() -> None:
