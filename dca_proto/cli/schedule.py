@@ -53,6 +53,10 @@ from dca_proto.wording import counted, digits, duration, iso, moment
 from inference.jobs.estimates import interval_words, rows_of
 
 _LABELS_MAX = 4
+_UNKNOWN = (
+    "how wide its intervals will be depends on the rows, too; learn it from made-up rows, as docs/planning.md shows "
+    'under "How exact will a job be?"'
+)
 EXAMPLES = """Examples:
 
   dca schedule jobs.toml --plan          what it will cost and how exact it will be; runs nothing
@@ -101,7 +105,8 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
     delta: Annotated[Amount, about("As epsilon.")]
     mu: Annotated[Amount, about("The same cost as a parameter of Gaussian differential privacy.")]
     within: Annotated[
-        dict[str, Amount], about("Half-widths of 95 % intervals of the noise in its first round, by estimate.")
+        dict[str, Amount],
+        about("Half-widths of 95 % intervals of the noise in a mean or a share, by column; empty if rows decide it."),
     ] = {}
     target: Annotated[str, about("The column that it describes or predicts.")]
     unit: Annotated[str, about("Of its target.")] = ""
@@ -184,17 +189,18 @@ def _planned_job(job: PlannedSlots, task: Task) -> PlannedJob:
 
 
 def _within(task: Task, draft: Draft) -> dict[str, float]:
-    """Return how far the noise moves the first estimates of a job's first round, if all clients contribute."""
+    """Return how far the noise moves the means that are a job's result, if all clients contribute."""
     announcement, planned = draft
     summed = announcement.statistic == "sum"  # the job's estimate is of a mean, in the units of its column
     statistic = resolve("mean" if summed else announcement.statistic, announcement.parameters)
     if isinstance(announcement.kind, NodeRelease) or statistic.dimension > 100:
         return {}  # the number of rows is not known
+    wanted = task.job.averaged(task.schema, task.own)
     n = task.settings.clients
     _, noise = statistic.estimate_with_noise(statistic.zero_sum(n), n, planned.variance_of_sum(n) ** 0.5)
     sds = REPORT_SDS if task.reports in PURE_MECHANISMS else NORMAL_SDS
     pairs = zip(statistic.labels(), noise.tolist(), strict=True)
-    return {label: sds * sd for label, sd in list(pairs)[:_LABELS_MAX]}
+    return {label: sds * sd for label, sd in pairs if label in wanted}
 
 
 def _useless(task: Task, within: dict[str, float]) -> list[str]:
@@ -214,7 +220,7 @@ def show_plan(console: Console, planned: SchedulePlan) -> None:
     say(console, "budget", f"{claim_words(planned.epsilon, planned.delta)} for each participant, from {period}")
     for job in planned.jobs:
         within = ", ".join(f"{label} ± {digits(half, 2)}" for label, half in job.within.items())
-        if job.target in job.within:  # a job's first round may have other estimates, which few ask for
+        if job.target in job.within:
             within = f"± {digits(job.within[job.target], 2)} {job.unit}".strip()
         exact = f": each within {within} (95 % of the noise)" if within else ""
         say(
@@ -223,6 +229,8 @@ def show_plan(console: Console, planned: SchedulePlan) -> None:
             f"{job.title}: {counted(job.slots, f'{ADVERBS[job.every]} slot')} of {job.job}, each at epsilon "
             f"{at_least(job.epsilon)}{exact}; first {job.first}, last {job.last}",
         )
+        if not job.within:
+            say(console, "exactness", f"{job.title}: {_UNKNOWN}")
         for warning in job.warnings:
             say(console, "warning", f"{job.title}: {warning}")
 

@@ -188,6 +188,13 @@ class LearningJob(ABC):
         """Return the columns of which the job takes sizes, so that codes of texts mean nothing to it."""
         return ()
 
+    def averaged(self, schema: Schema, settings: Any) -> tuple[str, ...]:
+        """Return the columns whose mean or share in the first round's sum is an estimate of the result.
+
+        The noise of the sum is that of the estimate, so a plan knows it. Of other estimates, rows decide it, too.
+        """
+        return ()
+
     def codes(self, settings: Any) -> tuple[str, ...]:
         """Return the columns named in the settings that a regression reads as codes, such as groups and sites."""
         return (column,) if (column := self.site_column(settings)) else ()

@@ -153,6 +153,9 @@ class Mean(ReportJob):
     def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
         return (schema.column(settings.column),)
 
+    def averaged(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
+        return (schema.column(settings.column),)
+
     def check(self, schema: Schema, settings: Settings) -> None:
         super().check(schema, settings)
         settings.prior(bounds_of(schema, settings))

@@ -53,6 +53,7 @@ class Categorical(Family):
     target: ClassVar[str] = COUNT
     clean: ClassVar[str] = "a column of categories"
     of_codes: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
     alpha: float | None = None
 
     def __post_init__(self) -> None:

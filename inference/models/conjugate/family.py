@@ -128,6 +128,7 @@ class Family(ABC):
         scale: the parameter that noise may hide, or "". hidden_below: whether it hides small values, else large ones.
         counts: whether its rate is a mean, in the column's unit; else it is one over a mean.
         of_codes: whether the column's values are codes, so that texts may stand for them.
+        averages: whether its result is the mean of the values, or follows from it.
     """
 
     name: ClassVar[str]
@@ -140,6 +141,7 @@ class Family(ABC):
     hidden_below: ClassVar[bool] = True
     counts: ClassVar[bool] = False
     of_codes: ClassVar[bool] = False
+    averages: ClassVar[bool] = True
     column: str
     interval: Interval
 

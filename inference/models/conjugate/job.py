@@ -81,6 +81,9 @@ class FamilyJob(LearningJob):
     def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
         return () if FAMILIES[self.name].of_codes else (schema.column(settings.column),)
 
+    def averaged(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
+        return (schema.column(settings.column),) if FAMILIES[self.name].averages else ()
+
     def check(self, schema: Schema, settings: Settings) -> None:
         self._family(schema, settings)
 

@@ -156,6 +156,21 @@ def test_a_plan_of_a_job_that_sums_states_the_noise_of_its_mean(
     assert "warning" not in printed
 
 
+@pytest.mark.parametrize("job", ["regression", "logistic", "survival", "compare", "describe", "categorical"])
+def test_a_plan_says_plainly_that_rows_decide_how_exact_a_job_is(
+    folder: Path, capsys: pytest.CaptureFixture[str], job: str
+) -> None:
+    """It printed the noise of the first round's sums, as "cos 1·x ± 190", of which nobody can make anything."""
+    more = {"survival": 'event = "y"\n', "compare": 'group = "y"\n'}.get(job, "")
+    target = "y" if job in ("logistic", "categorical") else "x"
+    columns = f'target = "{target}"\nbounds = {{ x = [0, 50], y = [0, 1] }}\nclients = 5000\ntolerate = 50\n{more}'
+    text = f'{SCHEDULE}lasts = "7d"\n[[job]]\ntitle = "daily"\nname = "{job}"\n{columns}'
+    assert main(["schedule", str(write(folder, text)), "--plan"]) in (None, 0)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "±" not in printed
+    assert "exactness daily: how wide its intervals will be depends on the rows, too; learn it from made-up" in printed
+
+
 def test_the_dashboard_reads_the_results_of_standing_jobs_when_they_change(folder: Path) -> None:
     path = write(folder, SCHEDULE + MEAN)
     found, history = read_schedule(path), History(path)
