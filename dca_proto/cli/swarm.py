@@ -22,6 +22,7 @@ from dca_proto.protocol.terms import Clients, check_range
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.results.run import Run
 from dca_proto.runtime.logs import configure_logs
+from dca_proto.runtime.run_ledger import RunLedger
 from emulator.inexact import RoundedGaussian
 from emulator.swarm.options import SwarmOptions
 from inference.jobs import NAMES, find, require_kind
@@ -60,6 +61,9 @@ EXAMPLES = """Examples:
   dca swarm --job synthetic --set bins=4 --epsilon 4      rows that resemble the patients', in run/synthetic.csv
 
   dca swarm --csv houses.csv --target price --bounds "rooms=0:10,area=0:400,price=0:1e6" --epsilon 4
+
+  dca swarm --csv houses.csv --target price --bounds bounds.toml --ledger houses.ledger --ledger-epsilon 4
+      several runs on the same rows, with epsilon 4 for all of them together; later runs need no --ledger-epsilon
 
   dca swarm --engine ray://head:10001 --processes 40 --broker mqtt://head:1883       on a cluster
 
@@ -122,6 +126,12 @@ def swarm(
         Path | None, typer.Option(help="Folder for result.json and coefficients.png, by default run.")
     ] = None,
     json_to: options.Json = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="A file that adds up what runs on the same rows cost, and refuses one too many.")
+    ] = None,
+    ledger_epsilon: Annotated[
+        float | None, typer.Option(help="The total of all runs in a new --ledger, at --delta.")
+    ] = None,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Show the rounds on a live page, also afterwards until Ctrl-C.")
     ] = False,
@@ -160,7 +170,14 @@ def swarm(
         reports=spec.reports,
         **shared,
     )
-    return learn(spec, swarm_options)
+    spent = _ledger(ledger, ledger_epsilon, swarm_options.delta)
+    return learn(msgspec.structs.replace(spec, ledger=spent), swarm_options)
+
+
+def _ledger(path: Path | None, epsilon: float | None, delta: float) -> RunLedger | None:
+    if path is None and epsilon is not None:
+        raise UsageError("--ledger-epsilon goes with --ledger FILE, which adds up runs on the same rows")
+    return None if path is None else RunLedger(path, epsilon, delta)
 
 
 def _spec(

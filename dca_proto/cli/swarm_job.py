@@ -29,6 +29,7 @@ from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.results.run import Run
 from dca_proto.runtime.files import require_writable, write_json
 from dca_proto.runtime.process import TERMINATED, complete
+from dca_proto.runtime.run_ledger import RunLedger
 from dca_proto.statistics.categories import categories_option, parse_categories
 from dca_proto.wording import counted
 from emulator.counts import check_nodes, check_reporters
@@ -59,6 +60,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
             the rows but what the clients send.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
         dashboard: whether to serve a page on the rounds, until Ctrl-C.
+        ledger: what adds up runs on the same rows; None if nothing does.
     """
 
     job: LearningJob
@@ -72,6 +74,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     reference: bool = True
     json_to: str | None = None
     dashboard: bool = False
+    ledger: RunLedger | None = None
 
     @property
     def reports(self) -> str:
@@ -177,11 +180,19 @@ class _Learning:
         self._stages, _ = self._run.plan(budget, options.mechanism)
         if options.reports:  # the plan decides how many clients a step asks
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
+        if spec.ledger is not None:
+            spec.ledger.check(self._cost)
         self._complete, self._reference = None, None
         if spec.reference:
             self._complete = spec.train.complete
             known = spec.train if spec.job.whole else self._complete
             self._reference = spec.job.reference(known, spec.settings)  # refuses rows that teach nothing
+
+    @property
+    def _cost(self) -> PrivacyCost:
+        """What the run costs each participant, at most."""
+        is_pure = self._options.reports in PURE_MECHANISMS
+        return PrivacyCost.of_pure(self._options.epsilon) if is_pure else self._run.terms.budget.cost
 
     def page(self) -> AbstractContextManager[None]:
         """Return what serves the dashboard, if it is asked for."""
@@ -201,6 +212,8 @@ class _Learning:
         )
         retries = RETRIES if options.dropped <= options.room else 0  # if more drop, every attempt would be aborted
         job, columns = self._run.make(), spec.train.schema.asked
+        if spec.ledger is not None:
+            spec.ledger.spend(spec.job.name, self._cost)
         with self._progress:
             watcher = self._progress if self._board is None else Both(self._progress, self._board)
             result = complete(run_swarm(options, self._rows, columns, job, watcher, self._started, retries))
@@ -285,11 +298,12 @@ class _Learning:
         if options.dropped and not self._spec.job.scored:
             who = counted(options.dropped, "data node" if options.kind is NodeRelease else "client")
             say(self._console, "drop", f"{who} dropped out on purpose and count nowhere; --drop 0 keeps all")
-        if self._spec.is_own and run.private:
+        if self._spec.ledger is not None:
+            say(self._console, "ledger", self._spec.ledger.words())
+        elif self._spec.is_own and run.private:
             is_pure, delta, budget = options.reports in PURE_MECHANISMS, options.spent_delta, self._run.terms.budget
-            cost = PrivacyCost.of_pure(options.epsilon) if is_pure else budget.cost
-            claim = claim_words(total([cost] * _RUNS).epsilon(delta), delta)
-            kept = "a swarm keeps no ledger, so add up yourself what all runs on these rows cost"
+            claim = claim_words(total([self._cost] * _RUNS).epsilon(delta), delta)
+            kept = "without --ledger FILE, add up yourself what all runs on these rows cost"
             one = f"pure:{at_least(options.epsilon)}" if is_pure else f"gaussian:{at_least(budget.mu)}"
             say(
                 self._console,

@@ -1,0 +1,120 @@
+"""What runs of `dca swarm` on the same rows have cost together, in a file that its user names.
+
+A swarm's clients are made anew in each run, so their own ledgers begin empty. The file adds up instead, and refuses a
+run beyond its total. A run is written down before its first round, and stays whatever becomes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from dca_proto.errors import InputError, StorageError, UsageError
+from dca_proto.privacy import accounting
+from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.files import read_text
+from dca_proto.runtime.keyfile import replace_file
+from dca_proto.wording import counted, iso
+
+
+class SwarmRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run in the file: when it began, its job, and what it costs."""
+
+    at: str
+    job: str
+    cost: PrivacyCost
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The total (epsilon, delta) of all runs, and the runs."""
+
+    epsilon: float
+    delta: float
+    runs: tuple[SwarmRun, ...] = ()
+
+
+class RunLedger:
+    """The file of a user's runs.
+
+    Args:
+        path: the file; made by the first run. epsilon: the total of all runs; None if the file has it.
+        delta: of the total, if the file is new.
+
+    Raises:
+        UsageError: a new file without a total, another total than the file's, or a damaged file.
+    """
+
+    def __init__(self, path: Path, epsilon: float | None, delta: float) -> None:
+        self._path = path
+        self._new = None
+        if epsilon is not None:
+            accounting.mu_of(epsilon, delta)  # checks both
+            self._new = _Content(epsilon=epsilon, delta=delta)
+        known = self._read()
+        if epsilon is not None and known.epsilon != epsilon:
+            raise UsageError(
+                f"--ledger-epsilon {at_most(epsilon)}: the total of {path} is {at_most(known.epsilon)}; leave it out"
+            )
+
+    def check(self, cost: PrivacyCost) -> None:
+        """Refuse a run that exceeds the total. Raises `UsageError`."""
+        self._require(self._read(), cost)
+
+    def spend(self, job: str, cost: PrivacyCost) -> None:
+        """Write a run down. Raises `UsageError` if it exceeds the total by now, or the file cannot be written."""
+        with self._alone():
+            known = self._read()
+            self._require(known, cost)
+            runs = (*known.runs, SwarmRun(at=iso(now_ms()), job=job, cost=cost))
+            changed = msgspec.structs.replace(known, runs=runs)
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(changed), indent=1).decode() + "\n")
+
+    def words(self) -> str:
+        """Return what was spent and what is left, in a line for people."""
+        known = self._read()
+        spent, runs = total(one.cost for one in known.runs), counted(len(known.runs), "run")
+        used, left = at_least(spent.epsilon(known.delta)), at_most(spent.left(known.epsilon, known.delta))
+        of = f"{at_most(known.epsilon)} at delta {at_most(known.delta)}"
+        return f"epsilon {used} of {of} in {runs} by {self._path}; {left} is left for one more"
+
+    def _require(self, known: _Content, cost: PrivacyCost) -> None:
+        spent = total(one.cost for one in known.runs)
+        if (spent + cost).within(known.epsilon, known.delta):
+            return
+        left = (spent.left_pure if cost.is_pure else spent.left)(known.epsilon, known.delta)
+        raise UsageError(
+            f"{self._path}: found a run of epsilon {at_least(cost.epsilon(known.delta))}, expected at most "
+            f"{at_most(left)}, which {counted(len(known.runs), 'run')} left of {at_most(known.epsilon)} at delta "
+            f"{at_most(known.delta)}; lower --epsilon, or take other rows, with a ledger of their own"
+        )
+
+    def _read(self) -> _Content:
+        if not self._path.exists():
+            if self._new is None:
+                raise UsageError(f"{self._path} does not exist: give the total of all runs as well, --ledger-epsilon 4")
+            return self._new
+        try:
+            return msgspec.json.decode(read_text(self._path), type=_Content)
+        except msgspec.DecodeError as error:
+            raise InputError(f"{self._path} is no ledger of runs, or is damaged: {error}; name another file") from None
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other runs away from the file meanwhile."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)

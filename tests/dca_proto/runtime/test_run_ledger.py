@@ -1,0 +1,102 @@
+"""The ledger of a user's runs adds up, and refuses a run beyond its total, whichever comes first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.errors import InputError, UsageError
+from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.runtime.run_ledger import RunLedger
+
+DELTA = 1e-5
+TWO = PrivacyCost.of(2.0, DELTA)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "houses.ledger"
+
+
+def test_runs_add_up_as_their_releases_do_and_one_too_many_is_refused(path: Path) -> None:
+    RunLedger(path, 4.0, DELTA).spend("regression", TWO)
+    for _ in range(2):
+        RunLedger(path, None, 1e-9).spend("mean", TWO)  # another delta changes nothing
+    spent = total([TWO] * 3).epsilon(DELTA)
+    words = RunLedger(path, None, DELTA).words()
+    assert words.startswith(f"epsilon {spent:.4g} of 4 at delta 1e-05 in 3 runs by {path}; 1.204 is left for one more")
+    before = path.read_text()
+    for act in (RunLedger(path, 4.0, DELTA).check, lambda cost: RunLedger(path, None, DELTA).spend("mean", cost)):
+        with pytest.raises(UsageError, match=r"a run of epsilon 2, expected at most 1\.204, which 3 runs left of 4"):
+            act(TWO)
+    assert path.read_text() == before
+    RunLedger(path, None, DELTA).check(PrivacyCost.of(1.2, DELTA))
+
+
+def test_a_report_and_a_sum_count_together(path: Path) -> None:
+    ledger = RunLedger(path, 3.0, DELTA)
+    ledger.spend("ldp-mean", PrivacyCost.of_pure(1.0))
+    with pytest.raises(UsageError, match="expected at most"):
+        ledger.check(TWO)
+    with pytest.raises(UsageError, match="expected at most 2,"):
+        ledger.check(PrivacyCost.of_pure(2.5))
+    ledger.check(PrivacyCost.of_pure(2.0))  # two reports add up exactly
+
+
+def test_a_run_that_another_has_overtaken_is_refused(path: Path) -> None:
+    first, second = RunLedger(path, 2.5, DELTA), RunLedger(path, 2.5, DELTA)
+    first.check(TWO)
+    second.check(TWO)
+    first.spend("mean", TWO)
+    with pytest.raises(UsageError, match="which 1 run left"):
+        second.spend("mean", TWO)
+
+
+def test_an_odd_file_is_named(path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist: give the total of all runs as well, --ledger-epsilon 4"):
+        RunLedger(path, None, DELTA)
+    with pytest.raises(UsageError):
+        RunLedger(path, -1.0, DELTA)
+    RunLedger(path, 4.0, DELTA).spend("mean", TWO)
+    with pytest.raises(UsageError, match=r"the total of .* is 4; leave it out"):
+        RunLedger(path, 8.0, DELTA)
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is no ledger of runs, or is damaged"):
+        RunLedger(path, None, DELTA)
+
+
+@pytest.fixture
+def houses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{1 + i % 5},{100_000 + 20_000 * (i % 5) + 500 * (i % 7)}\n" for i in range(60))
+    Path("houses.csv").write_text("rooms,price\n" + rows)
+    given = ["--csv", "houses.csv", "--target", "price", "--bounds", "rooms=0:10,price=0:1e6", "--no-reference"]
+    return ["swarm", *given, "--broker", "embedded", "--seed", "1", "--epsilon", "2"]
+
+
+def test_a_total_without_a_file_is_refused(houses: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*houses, "--ledger-epsilon", "4"]) == 2
+    assert "--ledger-epsilon goes with --ledger FILE" in capsys.readouterr().err
+    assert main([*houses, "--ledger", "a.ledger"]) == 2
+    assert not Path("a.ledger").exists()
+
+
+@pytest.mark.long
+def test_a_swarm_writes_its_run_down_and_starts_none_too_many(
+    houses: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*houses, "--ledger", "a.ledger", "--ledger-epsilon", "2.5"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "ledger epsilon 2 of 2.5 at delta 1e-05 in 1 run by a.ledger" in printed
+    assert "add up yourself" not in printed
+    content: dict[str, Any] = json.loads(Path("a.ledger").read_text())
+    assert [run["job"] for run in content["runs"]] == ["regression"]
+    assert main([*houses, "--ledger", "a.ledger"]) == 2
+    shown = capsys.readouterr()
+    assert "expected at most" in shown.err
+    assert "broker" not in shown.out, "nothing was started"
+    assert json.loads(Path("a.ledger").read_text()) == content
