@@ -31,6 +31,17 @@ from dca_proto.wording import counted
 log = structlog.get_logger("dca.data")
 
 
+Entry = tuple[str, str, dict[str, object]]
+"""Of a log: its level, its text and its fields."""
+Say = Callable[[str, str, dict[str, object]], None]
+"""Logs an entry."""
+ODD = "data not understood count as missing"
+
+
+def log_entry(level: str, event: str, fields: dict[str, object]) -> None:
+    getattr(log, level)(event, **fields)
+
+
 class Table:
     """Rows of named columns. Any thread may change them while a client runs; a round uses those of its announcement.
 
@@ -40,6 +51,7 @@ class Table:
         window_s: from how many seconds ago the program keeps rows, if it does: a round may ask for this window.
         categories: of columns of texts, in the order of their codes; such a column becomes its code and its indicators
             (`dca_proto.statistics.categories`). Another text is missing, and a warning counts it.
+        say: logs such warnings.
 
     Raises:
         UsageError: the rows are no numbers, their shape does not fit the columns, or the columns are no list of
@@ -47,7 +59,13 @@ class Table:
     """
 
     def __init__(
-        self, columns: Sequence[str], rows: ArrayLike, *, window_s: int = 0, categories: Categories | None = None
+        self,
+        columns: Sequence[str],
+        rows: ArrayLike,
+        *,
+        window_s: int = 0,
+        categories: Categories | None = None,
+        say: Say = log_entry,
     ) -> None:
         if isinstance(columns, str):
             raise InputError(f'columns: found the text {columns!r}, expected a list of names, such as ["{columns}"]')
@@ -58,7 +76,7 @@ class Table:
         if lacking := [name for name in self._listed if name not in self._given]:
             raise InputError(f"categories are listed for column {lacking[0]!r}, which is not among the columns")
         self.columns = numeric_columns(self._given, self._listed)
-        self.window_s = window_s
+        self.window_s, self._say = window_s, say
         self._changing = threading.Lock()
         self._rows = self._checked(rows)  # replaced as a whole, never written to
         if len(set(self.columns)) < len(self.columns):
@@ -114,7 +132,7 @@ class Table:
             else:
                 parts.append(numbers_of(cells)[:, None])
         if odd := +odd:
-            log.warning(ODD, fields=dict(odd))
+            self._say("warning", ODD, {"fields": dict(odd)})
         return np.concatenate(parts, axis=1)
 
     def __len__(self) -> int:
@@ -132,17 +150,6 @@ def numbers_of(rows: ArrayLike) -> NDArray[np.float64]:
         return np.array(rows, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"rows are no array of numbers ({type(error).__name__}); expected a list of lists") from None
-
-
-Entry = tuple[str, str, dict[str, object]]
-"""Of a log: its level, its text and its fields."""
-Say = Callable[[str, str, dict[str, object]], None]
-"""Logs an entry."""
-ODD = "data not understood count as missing"
-
-
-def log_entry(level: str, event: str, fields: dict[str, object]) -> None:
-    getattr(log, level)(event, **fields)
 
 
 def read_csv(

@@ -43,6 +43,8 @@ from dca_proto.wording import counted, duration, listed
 
 COLUMNS_MAX, ROWS_MAX = 1024, 10_000_000
 RowsMax = Annotated[int, Meta(ge=1, le=ROWS_MAX)]
+Listed = dict[str, tuple[str, ...]]
+"""The categories of each column of texts."""
 TimeoutSeconds = Annotated[float, Meta(ge=0.1, le=600)]
 
 log = structlog.get_logger("dca.data")
@@ -333,7 +335,7 @@ class Query(Source, frozen=True, kw_only=True):
     query: str
     rows_max: RowsMax = 100_000
     timeout_s: TimeoutSeconds = 10.0
-    categories: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    categories: Listed = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_categories(self.categories)

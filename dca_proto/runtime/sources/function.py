@@ -6,11 +6,13 @@ import importlib
 import re
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from dca_proto.errors import InputError
-from dca_proto.runtime.sources.base import Source, TimeoutSeconds, check_columns
+from dca_proto.runtime.sources.base import Listed, Source, TimeoutSeconds, check_columns
 from dca_proto.runtime.table import Say, Table, numbers_of
+from dca_proto.statistics.categories import check_categories, require_columns
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -24,6 +26,7 @@ class FunctionSource(Source, frozen=True, kw_only=True):
     Args:
         python: ``module:function``. The module is one that Python can import.
         columns: names of the columns that it returns.
+        categories: of its columns of texts, in the order of their codes (`dca_proto.statistics.categories`).
         timeout_s: how long it may take. A call that takes longer counts as no data.
     """
 
@@ -33,19 +36,25 @@ class FunctionSource(Source, frozen=True, kw_only=True):
     python: str
     columns: tuple[str, ...]
     timeout_s: TimeoutSeconds = 10.0
+    categories: Listed = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.python):
             raise InputError(f"[data] python: found {self.python!r}, expected module:function")
         check_columns("[data] columns", self.columns)
+        require_columns(check_categories(self.categories), self.columns, "[data] columns")
 
     def read(self, say: Say) -> Table:
         function = self._function()
         found = function(self.since_s) if self.window_s else function()
-        rows = numbers_of(found)
+        if self.categories:
+            texts = Table(self.columns, found, categories=self.categories, say=say)
+            names, rows = texts.columns, texts.rows(texts.columns)
+        else:
+            names, rows = self.columns, numbers_of(found)
         if rows.size == 0:
-            rows = rows.reshape(0, len(self.columns))
-        return Table(self.columns, np.where(np.isfinite(rows), rows, np.nan))
+            rows = rows.reshape(0, len(names))
+        return Table(names, np.where(np.isfinite(rows), rows, np.nan))
 
     def _function(self) -> Any:
         module, _, name = self.python.partition(":")

@@ -21,15 +21,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import msgspec
+
 from dca_proto.errors import InputError
 from dca_proto.protocol.wire.fields import WindowSeconds
-from dca_proto.runtime.sources.base import Source, TimeoutSeconds, check_columns, number_of, table_of
+from dca_proto.runtime.sources.base import Listed, Source, TimeoutSeconds, check_columns, number_of, table_of
 from dca_proto.runtime.sources.sqlite import opened
 from dca_proto.runtime.table import Say, Table
+from dca_proto.statistics.categories import check_categories, require_columns
 from dca_proto.wording import duration, nearest
 
 _SCHEMA_LEAST = 38
 _STATES_MAX = 1_000_000
+_AWAY = ("unavailable", "unknown")
 _SWITCH: Mapping[object, float] = {"on": 1.0, "off": 0.0}
 
 
@@ -46,6 +50,8 @@ class HomeAssistantSource(Source, frozen=True, kw_only=True):
             with the hour's means.
         window_s: for ``last``, how old the newest state of any entity may be: if it is older, the recorder has stopped.
         timeout_s: how long it may take.
+        categories: of its columns of texts, in the order of their codes (`dca_proto.statistics.categories`); only the
+            last states can be texts.
     """
 
     key: ClassVar[str] = "home_assistant"
@@ -56,9 +62,13 @@ class HomeAssistantSource(Source, frozen=True, kw_only=True):
     take: Literal["last", "mean", "hours"] = "last"
     window_s: WindowSeconds = 3600
     timeout_s: TimeoutSeconds = 10.0
+    categories: Listed = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_columns("[data] entities", tuple(self.entities))
+        require_columns(check_categories(self.categories), self.entities, "[data] entities")
+        if self.categories and self.take != "last":
+            raise InputError(f'[data] take: found "{self.take}" and categories; expected "last": texts have no mean')
         if not self.window_s:
             raise InputError("[data] window_s is 0; give a number of seconds, such as 3600")
 
@@ -76,9 +86,17 @@ class HomeAssistantSource(Source, frozen=True, kw_only=True):
             else:
                 ids = self._ids(database, "states_meta", "metadata_id", "entity_id")
                 self._require_fresh(database, since_s)
-                one = _last if self.take == "last" else _mean
-                rows = [[one(database, entity, since_s, until_s) for entity in ids]]
-        return table_of(tuple(self.entities), rows, self.place, say)
+                rows = [[self._one(column, database, entity, since_s, until_s)
+                         for column, entity in zip(self.entities, ids, strict=True)]]  # fmt: skip
+        return table_of(tuple(self.entities), rows, self.place, say, self.categories)
+
+    def _one(self, column: str, database: sqlite3.Connection, entity: int, since_s: float, until_s: float) -> object:
+        if self.take == "mean":
+            return _mean(database, entity, since_s, until_s)
+        state = _last(database, entity)
+        if column in self.categories:
+            return None if state in _AWAY and state not in self.categories[column] else state
+        return _value(state)
 
     def _require_schema(self, database: sqlite3.Connection) -> None:
         """Raise `InputError` unless the database has the tables of a known schema."""
@@ -110,9 +128,9 @@ class HomeAssistantSource(Source, frozen=True, kw_only=True):
                 "start it, or raise window_s"
             )
 
-    def _hours(self, database: sqlite3.Connection, since_s: float) -> list[list[float | None]]:
+    def _hours(self, database: sqlite3.Connection, since_s: float) -> list[list[object]]:
         ids = self._ids(database, "statistics_meta", "id", "statistic_id")
-        found: dict[float, list[float | None]] = {}
+        found: dict[float, list[object]] = {}
         for place, entity in enumerate(ids):
             query = "SELECT start_ts, mean FROM statistics WHERE metadata_id = ? AND start_ts >= ? LIMIT ?"
             for start_s, mean in database.execute(query, (entity, since_s, _STATES_MAX)):
@@ -120,10 +138,10 @@ class HomeAssistantSource(Source, frozen=True, kw_only=True):
         return [row for _, row in sorted(found.items())]
 
 
-def _last(database: sqlite3.Connection, entity: int, since_s: float, until_s: float) -> float | None:
+def _last(database: sqlite3.Connection, entity: int) -> object:
     query = "SELECT state FROM states WHERE metadata_id = ? ORDER BY last_updated_ts DESC LIMIT 1"
     found = database.execute(query, (entity,)).fetchone()
-    return None if found is None else _value(found[0])
+    return None if found is None else found[0]
 
 
 def _mean(database: sqlite3.Connection, entity: int, since_s: float, until_s: float) -> float | None:

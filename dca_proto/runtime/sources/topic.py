@@ -13,7 +13,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,9 +27,10 @@ from dca_proto.errors import DcaError, InputError
 from dca_proto.protocol.wire.fields import WindowSeconds
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings, anchored
-from dca_proto.runtime.sources.base import Feed, Source, check_columns, number_of
+from dca_proto.runtime.sources.base import Feed, Listed, Source, check_columns, number_of
 from dca_proto.runtime.table import Table
 from dca_proto.runtime.transport import TOPIC_CHARS_MAX, Connected, Disconnected, Gone, Inbox, InboxLimits
+from dca_proto.statistics.categories import check_categories, encode_category, numeric_columns, require_columns
 from dca_proto.wording import duration, listed, printable
 
 _PARTS = 60  # of a window: a mean covers it to a sixtieth
@@ -50,6 +51,8 @@ class TopicSource(Source, frozen=True, kw_only=True):
         take: ``last``: the last value of each column in the window. ``mean``: the mean of its values in the window, to
             a sixtieth of it.
         topics_max: how many topics to keep. Messages on others are dropped until one has been silent for a window.
+        categories: of its columns of texts, in the order of their codes (`dca_proto.statistics.categories`); only the
+            last values can be texts.
         broker: the sensors' broker: the section [data.broker], with the keys of [broker]. By default the client's own,
             if it needs no password and no certificate.
     """
@@ -62,13 +65,22 @@ class TopicSource(Source, frozen=True, kw_only=True):
     window_s: WindowSeconds = 3600
     topics_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
     broker: BrokerSettings | None = None
+    categories: Listed = msgspec.field(default_factory=dict)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers that the columns become."""
+        return numeric_columns(self.columns, check_categories(self.categories))
 
     def __post_init__(self) -> None:
         check_columns("[data] columns", self.columns)
+        require_columns(check_categories(self.categories), self.columns, "[data] columns")
+        if self.categories and self.take != "last":
+            raise InputError(f'[data] take: found "{self.take}" and categories; expected "last": texts have no mean')
         if not self.window_s:
             raise InputError("[data] window_s is 0; give a number of seconds, such as 3600")
-        if self.topics_max * len(self.columns) > _VALUES_MAX:
-            found = f"{self.topics_max} topics of {len(self.columns)} columns"
+        if self.topics_max * len(self.numbers) > _VALUES_MAX:
+            found = f"{self.topics_max} topics of {len(self.numbers)} columns"
             raise InputError(
                 f"[data] topics_max: found {found}, expected at most {_VALUES_MAX} values; lower topics_max"
             )
@@ -113,7 +125,7 @@ class TopicFeed(Feed):
     def _first(self) -> tuple[str, ...]:
         """Read nothing: messages are still to come."""
         self.format = f"{self.source.title}: {listed(self.source.columns)}"
-        return self.source.columns
+        return self.source.numbers
 
     @property
     def unheard(self) -> str:
@@ -155,14 +167,24 @@ class TopicFeed(Feed):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return "not JSON"
         if isinstance(content, dict):
-            values = np.array([number_of(_found(content, column)) for column in self.columns])
-        elif len(self.columns) == 1:
-            values = np.array([number_of(content)])
+            values = self._numbers(_found(content, column) for column in self.source.columns)
+        elif len(self.source.columns) == 1:
+            values = self._numbers([content])
         else:
             return "not an object"
         if np.isnan(values).all():
             return "no number"
         return self._keep(topic, values)
+
+    def _numbers(self, cells: Iterable[object]) -> NDArray[np.float64]:
+        """Return the numbers of a message's values, one for each column."""
+        listed, found = check_categories(self.source.categories), []
+        for column, cell in zip(self.source.columns, cells, strict=True):
+            numbers = encode_category(cell, listed[column]) if column in listed else [number_of(cell)]
+            if column in listed and cell is not None and np.isnan(numbers[0]):
+                self.dropped["not a category"] += 1
+            found += numbers
+        return np.array(found)
 
     def _keep(self, topic: str, values: NDArray[np.float64]) -> str:
         now_s = self._clock()

@@ -66,6 +66,27 @@ def test_each_topic_is_a_row_of_the_last_values() -> None:
     assert not feed.dropped
 
 
+def test_a_topic_may_have_texts_with_listed_categories() -> None:
+    listed = {"categories": {"arm": ["placebo", "drug"]}}
+    feed = feed_of(Clock(), columns=["arm", "t"], **listed)
+    assert feed.columns == ("arm", "arm=placebo", "arm=drug", "arm in {placebo, drug}", "t")
+    for topic, payload in (
+        ("a", b'{"arm": "drug", "t": 20}'),
+        ("b", b'{"arm": "aspirin", "t": 21}'),
+        ("c", b'{"t": 1}'),
+    ):
+        feed.take(f"home/{topic}", payload)
+    found = rows(feed, "arm in {placebo, drug}", "arm=drug", "t")
+    np.testing.assert_array_equal(found, [[1, 1, 20], [NAN, NAN, 21], [NAN, NAN, 1]])
+    assert feed.dropped == {"not a category": 1}
+    alone = feed_of(Clock(), columns=["arm"], **listed)
+    alone.take("home/a", b'"placebo"')
+    assert rows(alone, "arm", "arm=placebo").tolist() == [[0, 1]]
+    for wrong, message in (({"take": "mean"}, "texts have no mean"), ({"columns": ["t"]}, "has no column 'arm'")):
+        with pytest.raises(UsageError, match=message):
+            feed_of(**{"columns": ["arm"], **listed, **wrong})
+
+
 def test_a_plain_number_is_the_value_of_the_only_column() -> None:
     feed = feed_of(Clock(), columns=["x"])
     for payload in (b"20", b" 21.5\n", b'"22"', b"true"):
