@@ -65,10 +65,15 @@ class Entrance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     policy: str = ""
 
     @property
-    def digest(self) -> bytes:
-        """16 bytes that stand for it in a link. Without a policy, they are those of version 0.1.0."""
+    def encoded(self) -> bytes:
+        """Its encoding; without a policy, that of version 0.1.0, which has no such field."""
         fields = msgspec.structs.astuple(self)
-        return digest(labels.ENTRANCE, msgspec.msgpack.encode(fields if self.policy else fields[:-1]))[:16]
+        return msgspec.msgpack.encode(fields if self.policy else fields[:-1])
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes that stand for it in a link."""
+        return digest(labels.ENTRANCE, self.encoded)[:16]
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -120,9 +125,19 @@ class Enrolled(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unkno
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_unknown_fields=True):
-    """The answer to `EntranceWanted`."""
+    """The answer to `EntranceWanted`: an encoded entrance."""
 
-    entrance: Entrance
+    encoded: msgspec.Raw
+
+    @classmethod
+    def of(cls, entrance: Entrance) -> Opened:
+        """The answer with this entrance."""
+        return cls(msgspec.Raw(entrance.encoded))
+
+    @property
+    def entrance(self) -> Entrance:
+        """The entrance. Raises `msgspec.MsgspecError`."""
+        return msgspec.msgpack.decode(self.encoded, type=Entrance)
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=6, forbid_unknown_fields=True):

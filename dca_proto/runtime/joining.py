@@ -141,9 +141,10 @@ async def open_link(link: Link) -> Entrance:
     opened = await _ask(link.host, link.port, context, EntranceWanted(link.digest))
     if isinstance(opened, Refused):
         raise InputError(f"the registrar refuses this link ({opened.code}): {opened.reason}")
-    if not isinstance(opened, Opened) or opened.entrance.digest != link.digest:
-        raise InputError(f"{link.host}:{link.port} is not the registrar of this link; nothing was sent to it")
-    return opened.entrance
+    with contextlib.suppress(msgspec.MsgspecError):
+        if isinstance(opened, Opened) and (entrance := opened.entrance).digest == link.digest:
+            return entrance
+    raise InputError(f"{link.host}:{link.port} is not the registrar of this link; nothing was sent to it")
 
 
 def _identity(folder: Path) -> Identity:

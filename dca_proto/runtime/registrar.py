@@ -340,7 +340,7 @@ class Registrar:
         match request:
             case EntranceWanted():
                 entrance = self._book.entrance(request.digest)
-                return Refused("code", "this link is unknown") if entrance is None else Opened(entrance)
+                return Refused("code", "this link is unknown") if entrance is None else Opened.of(entrance)
             case Enrol():
                 code = code_hash(self._federation.id, request.code)
                 return self._decided(request, code, at_ms)

@@ -18,6 +18,7 @@ from dca_proto.protocol.enrolment import (
     Enrolled,
     Entrance,
     Invitation,
+    Opened,
     Refused,
     broker_password,
     code_hash,
@@ -174,6 +175,32 @@ def test_requests_of_one_purpose_or_federation_are_none_of_another() -> None:
     elsewhere = enrol_request(DEVICE, bytes(32), CODE)
     assert refusal(desk().enrol(elsewhere, INVITED, NOW_MS)) == "signature"
     assert code_hash(FILE.id, CODE) != code_hash(bytes(32), CODE)
+
+
+class FirstEntrance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An entrance of version 0.1.0."""
+
+    host: str
+    port: int
+    broker: str
+    ca: str
+    federation: str
+
+
+class FirstOpened(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_unknown_fields=True):
+    entrance: FirstEntrance
+
+
+def test_a_device_of_the_first_version_opens_the_link_of_an_invitation_that_suggests_no_policy() -> None:
+    first = FirstEntrance("127.0.0.1", 1, "mqtts://127.0.0.1", "ca", "file")
+    entrance = Entrance(*msgspec.structs.astuple(first))
+    sent = msgspec.msgpack.encode(Opened.of(entrance))
+    assert msgspec.msgpack.decode(sent, type=FirstOpened) == FirstOpened(first)
+    known = msgspec.msgpack.encode(FirstOpened(first))
+    assert msgspec.msgpack.decode(known, type=Opened).entrance == entrance
+    suggesting = msgspec.structs.replace(entrance, policy="clients_min = 4\n")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(Opened.of(suggesting)), type=Opened).entrance == suggesting
+    assert suggesting.digest != entrance.digest
 
 
 def test_no_secret_is_shown() -> None:
