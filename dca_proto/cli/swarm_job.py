@@ -181,7 +181,7 @@ class _Learning:
         if options.reports:  # the plan decides how many clients a step asks
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
         if spec.ledger is not None:
-            spec.ledger.check(self._cost)
+            spec.ledger.check(self._cost, self._not_private)
         self._complete, self._reference = None, None
         if spec.reference:
             self._complete = spec.train.complete

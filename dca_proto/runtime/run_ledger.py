@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,8 +19,7 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.runtime.clock import now_ms
-from dca_proto.runtime.files import read_text
-from dca_proto.runtime.keyfile import replace_file
+from dca_proto.runtime.files import read_text, sync_folder, whole_file
 from dca_proto.wording import counted, iso
 
 
@@ -44,27 +43,34 @@ class RunLedger:
     """The file of a user's runs.
 
     Args:
-        path: the file; made by the first run. epsilon: the total of all runs; None if the file has it.
-        delta: of the total, if the file is new.
+        path: the file, or a link to it; made by the first run. epsilon: the total of all runs; None if the file has it.
+        delta: of the total.
 
     Raises:
         UsageError: a new file without a total, another total than the file's, or a damaged file.
     """
 
     def __init__(self, path: Path, epsilon: float | None, delta: float) -> None:
-        self._path = path
+        self._path, self._place = path, path.resolve()  # all links to a file share its runs
         self._new = None
         if epsilon is not None:
             accounting.mu_of(epsilon, delta)  # checks both
             self._new = _Content(epsilon=epsilon, delta=delta)
         known = self._read()
-        if epsilon is not None and known.epsilon != epsilon:
+        if epsilon is not None and (known.epsilon, known.delta) != (epsilon, delta):
+            found = f"{at_most(epsilon)} at delta {at_most(delta)}"
             raise UsageError(
-                f"--ledger-epsilon {at_most(epsilon)}: the total of {path} is {at_most(known.epsilon)}; leave it out"
+                f"--ledger-epsilon {found}: the total of {path} is {at_most(known.epsilon)} at delta "
+                f"{at_most(known.delta)}; leave out --ledger-epsilon"
             )
 
-    def check(self, cost: PrivacyCost) -> None:
-        """Refuse a run that exceeds the total. Raises `UsageError`."""
+    def check(self, cost: PrivacyCost, not_private: Sequence[str] = ()) -> None:
+        """Refuse a run that exceeds the total, or that is not private for some reasons. Raises `UsageError`."""
+        if not_private:
+            raise UsageError(
+                f"--ledger counts what private runs cost, and this is a trial that is not private: "
+                f"{'; '.join(not_private)}; leave out --ledger"
+            )
         self._require(self._read(), cost)
 
     def spend(self, job: str, cost: PrivacyCost) -> None:
@@ -74,7 +80,18 @@ class RunLedger:
             self._require(known, cost)
             runs = (*known.runs, SwarmRun(at=iso(now_ms()), job=job, cost=cost))
             changed = msgspec.structs.replace(known, runs=runs)
-            replace_file(self._path, msgspec.json.format(msgspec.json.encode(changed), indent=1).decode() + "\n")
+            self._write(msgspec.json.format(msgspec.json.encode(changed), indent=1) + b"\n")
+
+    def _write(self, content: bytes) -> None:
+        """Replace the file. It is on the disk when this returns."""
+        with whole_file(self._place) as place, place.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            sync_folder(self._place.parent)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
 
     def words(self) -> str:
         """Return what was spent and what is left, in a line for people."""
@@ -96,12 +113,12 @@ class RunLedger:
         )
 
     def _read(self) -> _Content:
-        if not self._path.exists():
+        if not self._place.exists():
             if self._new is None:
                 raise UsageError(f"{self._path} does not exist: give the total of all runs as well, --ledger-epsilon 4")
             return self._new
         try:
-            return msgspec.json.decode(read_text(self._path), type=_Content)
+            return msgspec.json.decode(read_text(self._place), type=_Content)
         except msgspec.DecodeError as error:
             raise InputError(f"{self._path} is no ledger of runs, or is damaged: {error}; name another file") from None
 
@@ -109,8 +126,8 @@ class RunLedger:
     def _alone(self) -> Iterator[None]:
         """Keep other runs away from the file meanwhile."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self._path.parent, os.O_RDONLY)
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self._place.parent, os.O_RDONLY)
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +58,39 @@ def test_a_run_that_another_has_overtaken_is_refused(path: Path) -> None:
         second.spend("mean", TWO)
 
 
+def test_links_to_a_file_share_its_runs(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "elsewhere" / "same.ledger"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    RunLedger(link, 2.5, DELTA).spend("mean", TWO)
+    assert link.is_symlink()
+    for name in (path, link):
+        with pytest.raises(UsageError, match="which 1 run left"):
+            RunLedger(name, None, DELTA).spend("mean", TWO)
+
+
+def test_a_run_is_on_the_disk_before_its_first_round(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bool] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    RunLedger(path, 2.5, DELTA).spend("mean", TWO)
+    assert synced == [False, True], "the content, then the name"
+
+
 def test_an_odd_file_is_named(path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist: give the total of all runs as well, --ledger-epsilon 4"):
         RunLedger(path, None, DELTA)
     with pytest.raises(UsageError):
         RunLedger(path, -1.0, DELTA)
     RunLedger(path, 4.0, DELTA).spend("mean", TWO)
-    with pytest.raises(UsageError, match=r"the total of .* is 4; leave it out"):
-        RunLedger(path, 8.0, DELTA)
+    for other in ((8.0, DELTA), (4.0, 1e-9)):
+        with pytest.raises(UsageError, match=r"the total of .* is 4 at delta 1e-05; leave out --ledger-epsilon"):
+            RunLedger(path, *other)
     path.write_text("{}")
     with pytest.raises(InputError, match="is no ledger of runs, or is damaged"):
         RunLedger(path, None, DELTA)
@@ -82,6 +109,17 @@ def test_a_total_without_a_file_is_refused(houses: list[str], capsys: pytest.Cap
     assert main([*houses, "--ledger-epsilon", "4"]) == 2
     assert "--ledger-epsilon goes with --ledger FILE" in capsys.readouterr().err
     assert main([*houses, "--ledger", "a.ledger"]) == 2
+    assert not Path("a.ledger").exists()
+
+
+@pytest.mark.parametrize("trial", ["--bounds-from-data", "--fast-noise"])
+def test_a_trial_that_is_not_private_has_no_ledger(
+    trial: str, houses: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = houses.index("--bounds")
+    given = houses[:read] + houses[read + 2 :] if trial == "--bounds-from-data" else houses
+    assert main([*given, trial, "--ledger", "a.ledger", "--ledger-epsilon", "2.5"]) == 2
+    assert "this is a trial that is not private: the" in " ".join(capsys.readouterr().err.split())
     assert not Path("a.ledger").exists()
 
 
