@@ -38,6 +38,7 @@ from dca_proto.runtime.bundle import Link, check_entrance
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import actor_text
 from dca_proto.runtime.connection import LOGIN_REFUSED, ConnectRefused, Hello, Listener
+from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import (
     new_identity,
     parse_certificate,
@@ -90,6 +91,7 @@ async def join(
     known = folder / "federation.toml"
     if known.exists() and read_federation(known).id != federation.id:
         raise InputError(f"{folder} belongs to another federation; name another folder")
+    _check_room(folder, accepted)
     is_old = (folder / "client.key").exists()
     identity = _identity(folder)
     remedy = f"; move {folder} away (the store in it has what this key spent), and repeat the command" if is_old else ""
@@ -108,6 +110,13 @@ async def join(
         limits = Path(POLICY) if accepted else policy
         replace_private(folder / CONFIG, actor_text("client", url, data, enrolled.name, limits))
     return Joined(folder / CONFIG, enrolled.name, identity.id, enrolled.certificate, newest, is_new)
+
+
+def _check_room(folder: Path, accepted: str) -> None:
+    """Refuse to replace a policy file of the owner's by an accepted policy. Raises `UsageError`."""
+    path = folder / POLICY
+    if accepted and path.exists() and not (folder / CONFIG).exists() and read_text(path) != accepted:
+        raise InputError(f"{path} exists already and is not replaced; give --policy {path} to take it, or move it away")
 
 
 async def renew(entrance: Entrance, folder: Path) -> Joined:

@@ -165,6 +165,26 @@ def test_a_registrars_file_names_the_policy_of_all_invitations_and_a_link_carrie
     assert read_config(play(host, scene).config).policy.honest_min == 3
 
 
+def test_an_accepted_policy_replaces_no_file_of_the_owners(host: Path, policy: Path, tmp_path: Path) -> None:
+    """A folder may have a policy that other devices share; a join that was killed left the accepted one."""
+    (bundle,) = invite(host, "ward-7", suggest_policy=policy)
+    folder = tmp_path / "ward-7"
+    folder.mkdir()
+    own = folder / "policy.toml"
+    own.write_text("clients_min = 50\n")
+    accepted = text_of(lines_of(read_bundle(bundle).entrance.policy, read_federation(host / "federation.toml")))
+
+    async def scene(running: Registrar) -> Joined:
+        with pytest.raises(InputError, match=r"policy.toml exists already and is not replaced; give --policy"):
+            await join(read_bundle(bundle), folder, None, None, accepted)
+        assert own.read_text() == "clients_min = 50\n"
+        assert not (folder / "client.key").exists(), "nothing is enrolled"
+        own.write_text(accepted)
+        return await join(read_bundle(bundle), folder, None, None, accepted)
+
+    assert read_config(play(host, scene).config).policy.honest_min == 3
+
+
 def test_a_renewal_keeps_the_policy(host: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (bundle,) = invite(host, "ward-7", suggest_policy=policy)
     assert main(["join", str(bundle), "--renew", "--accept-policy"]) == 2
