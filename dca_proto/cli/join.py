@@ -73,7 +73,7 @@ def join(
         raise UsageError(
             "found --renew with an option of the policy; a renewal keeps the policy: edit the device's file"
         )
-    choice = _Choice(policy, accept_policy)
+    choice = Choice(policy, accept_policy)
     joined = complete(_joined(invitation, data, folder, None if renew else choice))
     if joined is None:
         return
@@ -90,7 +90,7 @@ def join(
         serve(load(joined.config, roles=("client",)), json_logs)
 
 
-class _Choice:
+class Choice:
     """Which policy the device's owner chose: their own file, or to accept or refuse what the invitation suggests."""
 
     def __init__(self, own: Path | None, accept: bool | None) -> None:
@@ -136,7 +136,7 @@ def tell_lines(lines: list[Line]) -> None:
         tell(f"            {line!s:<{min(width, 48)}}  {line.difference}")
 
 
-async def _joined(invitation: str, data: Path | None, folder: Path | None, choice: _Choice | None) -> Joined:
+async def _joined(invitation: str, data: Path | None, folder: Path | None, choice: Choice | None) -> Joined:
     if invitation.startswith(SCHEME):
         if folder is None:
             raise UsageError("a link has no name for the device's folder: give --folder")

@@ -24,7 +24,7 @@ from dca_proto.results.figure import about
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.config import is_actor_file, read_config
 from dca_proto.runtime.files import read_text, write_json
-from dca_proto.runtime.keyfile import parse_certificate, read_federation, read_identity, replace_file
+from dca_proto.runtime.keyfile import parse_certificate, read_federation, read_identity, replace_private
 from dca_proto.runtime.registrar_file import is_registrar_file, read_registrar
 from dca_proto.runtime.store_check import read_store
 from dca_proto.wording import iso, moment, parse_toml, printable, toml_value
@@ -288,7 +288,7 @@ def note_revoked(federation: Path, revoked: Iterable[Person]) -> None:
     lines = [f"{one.id} = {toml_value({'role': one.role, 'name': one.name})}\n" for one in known.values()]
     if lines:
         head = "# whom the federation file revokes, by id, for people\n"
-        replace_file(_revoked_path(federation), head + "".join(lines))
+        replace_private(_revoked_path(federation), head + "".join(lines))
 
 
 def _seen(client: bytes, stored: StoredSession) -> Person:

@@ -109,7 +109,7 @@ class _Writer:
             self._unit(name, "dca-compute")
         self._public("compose.yaml", compose_text(plan))
         if plan.containers:
-            self._public("clients.yaml", clients_text(plan.containers))
+            self._public("clients.yaml", clients_text(plan.containers, accepts=bool(plan.suggestion)))
         self._public("inventory.ini", inventory_text(plan, self._units))
         self._public("playbook.yaml", _template("playbook.yaml"))
         return Made(federation, self._units)
@@ -212,10 +212,13 @@ def compose_text(plan: Plan) -> str:
     return _template("compose.yaml") + "services:\n" + "".join(blocks)
 
 
-def clients_text(count: int) -> str:
-    """Return a Compose file with a service for each device: it joins by its invitation, once, and runs the client."""
+def clients_text(count: int, *, accepts: bool) -> str:
+    """Return a Compose file with a service for each device: it joins by its invitation, once, and runs the client.
+
+    `accepts`: whoever makes the trial owns its devices, and accepts for them what invitations suggest.
+    """
     names = [f"client-{number}" for number in range(1, count + 1)]
-    command = "dca join {}.bundle --data readings.csv --folder device --log-json"
+    command = "dca join {}.bundle --data readings.csv --folder device --log-json" + " --accept-policy" * accepts
     blocks = [f"  {name}:\n{_service(f'clients/{name}', command.format(name))}" for name in names]
     return _template("compose.yaml") + "services:\n" + "".join(blocks)
 

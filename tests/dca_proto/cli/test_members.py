@@ -173,6 +173,7 @@ def test_whom_a_file_revokes_keeps_its_name_where_the_file_was_made(
     }  # fmt: skip
     assert main(["federation", "show", str(demo / "federation.toml")]) in (None, 0)
     assert f"revoked    compute-2      {paris}" in capsys.readouterr().out
+    assert (demo / "federation.revoked.toml").stat().st_mode & 0o077 == 0, "certificates seal clients' names"
     (demo / "federation.revoked.toml").write_text("nonsense")
     assert main(["federation", "members", str(demo / "federation.toml")]) == 5
     assert "move it away: nothing but names is lost" in " ".join(capsys.readouterr().err.split())

@@ -61,6 +61,15 @@ def test_nodes_of_a_small_federation_get_lower_floors(
     assert read_config(tmp_path / "large/paris/compute.toml").floors == Floors(clients_min=500, honest_min=10)
 
 
+@pytest.mark.parametrize("small", [False, True])
+def test_devices_in_containers_accept_what_their_invitations_suggest(small: bool, tmp_path: Path) -> None:
+    """Otherwise none of a small trial would join: a container cannot ask its owner."""
+    given = ["--containers", "5", *(["--clients-min", "4"] if small else [])]
+    assert main(["federation", "deploy", str(tmp_path / "trial"), *GIVEN, *given]) == 0
+    commands = re.findall(r"command: (.*)", (tmp_path / "trial/clients.yaml").read_text())
+    assert [("--accept-policy" in command) for command in commands] == [small] * 5
+
+
 def test_each_machine_gets_its_actors(made: Path, federation: Federation) -> None:
     assert [f"{path.parent.name}/{path.name}" for path in actors(made)] == [
         "berlin/compute.toml", "lab/trainer.toml", "paris/compute.toml",

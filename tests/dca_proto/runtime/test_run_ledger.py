@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -56,6 +57,23 @@ def test_a_run_that_another_has_overtaken_is_refused(path: Path) -> None:
     first.spend("mean", TWO)
     with pytest.raises(UsageError, match="which 1 run left"):
         second.spend("mean", TWO)
+
+
+def test_no_other_run_reads_the_file_until_a_run_is_written_down(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, written = RunLedger(path, 2.5, DELTA), []
+
+    def write(content: bytes) -> None:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(folder)
+        written.append(content)
+
+    monkeypatch.setattr(ledger, "_write", write)
+    ledger.spend("mean", TWO)
+    assert len(written) == 1
 
 
 def test_links_to_a_file_share_its_runs(path: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from joined_devices import invite, play
 
 from dca_proto.cli import main
+from dca_proto.cli.join import Choice
 from dca_proto.errors import InputError
 from dca_proto.protocol.policy import Policy
 from dca_proto.runtime.bundle import link_of, parse_link, read_bundle, write_bundle
@@ -89,10 +90,24 @@ def test_an_invitation_suggests_limits_and_nothing_is_loosened_without_the_owner
     assert not folder.exists()
 
 
+def test_only_an_owner_who_accepts_gets_what_is_suggested(host: Path, policy: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7", suggest_policy=policy)
+    entrance = read_bundle(bundle).entrance
+    accepted = text_of(lines_of(entrance.policy, read_federation(host / "federation.toml")))
+    choices = {"accepts": (None, True), "refuses": (None, False), "own": (policy, None)}
+    limits = {name: Choice(*choice).limits(entrance, tmp_path / "new") for name, choice in choices.items()}
+    assert limits == {"accepts": accepted, "refuses": "", "own": ""}
+    joined = tmp_path / "joined"
+    joined.mkdir()
+    (joined / "client.toml").touch()
+    assert Choice(None, None).limits(entrance, joined) == "", "a device that has joined keeps its limits"
+
+
 JOIN = """
 import sys
 import dca_proto.runtime.joining
 from dca_proto.cli import main
+from dca_proto.cli.join import Choice
 
 async def admitted(*_):
     "A broker that lets everybody in."
