@@ -174,7 +174,8 @@ def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewAc
     if "authority" in roles:
         tell(f"authority   {folder / 'authority.key'}: it can enrol clients; keep it secret and offline")
     if limits:
-        tell(f"limits      lower than by default: [floors] of each node, and of all clients {folder / 'policy.toml'}")
+        tell("limits      in place of the default ones: [floors] of each node, and of all clients")
+        tell(f"            {folder / 'policy.toml'}")
 
 
 def _make(role: str, count: int) -> list[_NewActor]:
