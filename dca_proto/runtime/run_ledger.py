@@ -97,9 +97,10 @@ class RunLedger:
         """Return what was spent and what is left, in a line for people."""
         known = self._read()
         spent, runs = total(one.cost for one in known.runs), counted(len(known.runs), "run")
-        used, left = at_least(spent.epsilon(known.delta)), at_most(spent.left(known.epsilon, known.delta))
-        of = f"{at_most(known.epsilon)} at delta {at_most(known.delta)}"
-        return f"epsilon {used} of {of} in {runs} by {self._path}; {left} is left for one more"
+        used, of = at_least(spent.epsilon(known.delta)), f"{at_most(known.epsilon)} at delta {at_most(known.delta)}"
+        left = at_most((spent.left_pure if spent.is_pure else spent.left)(known.epsilon, known.delta))
+        kind = " with reports of delta 0" if spent.is_pure else ""
+        return f"epsilon {used} of {of} in {runs} by {self._path}; {left} is left for one more{kind}"
 
     def _require(self, known: _Content, cost: PrivacyCost) -> None:
         spent = total(one.cost for one in known.runs)

@@ -43,6 +43,7 @@ def test_runs_add_up_as_their_releases_do_and_one_too_many_is_refused(path: Path
 def test_a_report_and_a_sum_count_together(path: Path) -> None:
     ledger = RunLedger(path, 3.0, DELTA)
     ledger.spend("ldp-mean", PrivacyCost.of_pure(1.0))
+    assert ledger.words().endswith("; 2 is left for one more with reports of delta 0"), "less for a sum"
     with pytest.raises(UsageError, match="expected at most"):
         ledger.check(TWO)
     with pytest.raises(UsageError, match="expected at most 2,"):
