@@ -30,7 +30,7 @@ _VARIABLES = {INK: "ink", "#000000": "ink", GRID: "rule", _TRACK: "track"} | {
     colour: f"c{place}" for place, colour in enumerate(PALETTE)
 }
 _NAMESPACE = "{http://www.w3.org/2000/svg}"
-_FONT = {"font", "font-family", "font-style", "font-weight"}
+_FONT = {"font", "font-family", "font-style"}
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds"))
 Say = Callable[[float], str]
 Point = tuple[float, float]

@@ -243,7 +243,7 @@ def forest(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     if rows and "standard" in rows[0]:  # zero means no effect, or nobody
-        axes.axvline(0, color=INK, linewidth=1, linestyle=":", zorder=1)
+        axes.axvline(0, color=INK, linewidth=1.2, linestyle=(0, (1.5, 2)), zorder=1)
     axes.set(yticks=[-place for place in range(len(rows))], yticklabels=[drawing.name(row["name"]) for row in rows])
     axes.set(ylim=(0.5 - max(len(rows), 1), 0.5))
     axes.tick_params(axis="y", length=0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,11 @@ from dca_proto.cli import main
 from dca_proto.cli.output import Terminal, keep_earlier, say
 from dca_proto.cli.progress import Display, Times
 from dca_proto.report import learned
-from dca_proto.report.charts import Axis, Series, _apart, lines, picture
+from dca_proto.report.charts import Axis, Part, Series, _apart, lines, panels, picture, svg
 from dca_proto.runtime.files import keep
 from dca_proto.wording import digits
 from inference.jobs.estimates import interval_words
-from inference.jobs.picture import panels_of, plot_estimates
+from inference.jobs.picture import forest, kinds_of, panels_of, plot_estimates
 
 ROOT = Path(__file__).parents[3]
 
@@ -230,6 +232,18 @@ def test_error_bars_of_several_curves_stand_beside_each_other() -> None:
         assert len({*first, *second}) == 4
         np.testing.assert_allclose(first, second, rtol=2.0 if not log else 0.06)
     assert _apart(curves[:1], log=True) == curves[:1]
+
+
+def test_a_panel_on_a_page_has_a_bold_title_and_a_dotted_zero_that_can_be_seen() -> None:
+    share: Any = {"standard": {"unit": "share", "scale": 1.0, "centre": 0.0}}
+    rows: Any = [row("a", **share)]
+    kinds = kinds_of({"estimates": rows}, private=True)
+    part = Part("share", 1, partial(forest, rows=rows, kinds=kinds), "a title")
+    drawn = svg(panels([part], [], caption="c"), 350, "t")
+    (style,) = re.findall(r"<text([^>]*)>a title<", drawn)
+    assert 'font-weight="700"' in style
+    (dashes,) = set(re.findall(r'stroke-dasharray="([^"]*)"', drawn))
+    assert all(float(part) > 1.5 for part in dashes.split(",")), "pixels of the page"
 
 
 def test_a_picture_of_a_sweep_has_its_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
