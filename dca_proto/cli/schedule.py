@@ -222,7 +222,8 @@ def show_plan(console: Console, planned: SchedulePlan) -> None:
         within = ", ".join(f"{label} ± {digits(half, 2)}" for label, half in job.within.items())
         if job.target in job.within:
             within = f"± {digits(job.within[job.target], 2)} {job.unit}".strip()
-        exact = f": each within {within} (95 % of the noise)" if within else ""
+        what = "each mean" if job.target in job.within else "each"  # job exponential reports a rate, too
+        exact = f": {what} within {within} (95 % of the noise)" if within else ""
         say(
             console,
             "job",

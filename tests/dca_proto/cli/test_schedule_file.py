@@ -134,11 +134,11 @@ def test_a_plan_warns_of_an_interval_wider_than_the_public_bounds(
         return " ".join(capsys.readouterr().out.split())
 
     few, many = planned(25, "1y"), planned(5000, "7d")
-    (half,) = re.findall(r"each within ± ([0-9,.]+) °C", few)
+    (half,) = re.findall(r"each mean within ± ([0-9,.]+) °C", few)
     assert float(half.replace(",", "")) > 50 / 2
     assert f"warning daily mean: the interval of x is wider than its public bounds: found ± {half} °C" in few
     assert "expected less than the bounds 0 to 50 °C" in few
-    (half,) = re.findall(r"each within ± ([0-9,.]+) °C", many)
+    (half,) = re.findall(r"each mean within ± ([0-9,.]+) °C", many)
     assert float(half) < 50 / 2
     assert "warning" not in many
     assert "e+" not in few + many
@@ -151,7 +151,7 @@ def test_a_plan_of_a_job_that_sums_states_the_noise_of_its_mean(
     job = MEAN.replace('"gaussian"', '"exponential"').replace("500", "5000")
     assert main(["schedule", str(write(folder, f'{SCHEDULE}lasts = "7d"\n{job}')), "--plan"]) in (None, 0)
     printed = " ".join(capsys.readouterr().out.split())
-    (half,) = re.findall(r"each within ± ([0-9,.]+) \(95 %", printed)
+    (half,) = re.findall(r"each mean within ± ([0-9,.]+) \(95 %", printed)
     assert 0.01 < float(half.replace(",", "")) < 1
     assert "warning" not in printed
 
