@@ -12,7 +12,7 @@ returns None or an exit code, and raises this project's errors:
 | 2 | invalid call: `UsageError`, or an error of typer |
 | 3 | a round of `dca trainer`, `dca learn` or `dca swarm` was aborted: `RoundAborted` |
 | 4 | `dca audit` refuted a claim, or `dca emulate` found a broken invariant |
-| 5 | bad input, a file or its contents: `InputError`, `DataError` |
+| 5 | bad input, a file, its contents, or columns, bounds or a job that do not fit them: `InputError`, `DataError` |
 | 6 | the broker cannot be reached: `TransportError` |
 | 7 | the broker refused the login: `LoginError` |
 | 8 | a store or an output, also stdout, cannot be read or written: `StorageError` |

@@ -55,6 +55,21 @@ def test_what_a_user_does_wrong_ends_with_its_code(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err.count("\n") == 6  # a line each
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--target", "state", "--categories", "state=well,ill"),  # texts, for a job of sizes
+        ("--target", "pain", "--bounds", "pain=0:10", "--set", "prior=1"),
+        ("--target", "nothing", "--bounds", "pain=0:10"),
+        ("--target", "pain", "--bounds", "pain=10:0"),
+    ],
+)
+def test_what_a_job_refuses_before_it_runs_is_bad_input(options: tuple[str, ...], tmp_path: Path) -> None:
+    text = tmp_path / "table.csv"
+    text.write_text("state,pain\n" + "well,1\nill,2\n" * 20)
+    assert main(["swarm", "--csv", str(text), "--job", "gaussian", "--output", str(tmp_path / "run"), *options]) == 5
+
+
 @pytest.mark.long
 def test_a_shell_is_offered_commands_their_groups_and_their_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
