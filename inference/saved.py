@@ -189,7 +189,8 @@ def _rows(file: ResultFile) -> list[Estimate]:
         for row in found:
             axis: Standard | None = row.get("standard")
             place: Place | None = row.get("at")
-            rows.append(Estimate(row["name"], row["unit"], _figure(row), table, axis, place, _naive(row)))
+            known = (axis, place, _naive(row), row.get("family"))
+            rows.append(Estimate(row["name"], row["unit"], _figure(row), table, *known))
     return rows
 
 

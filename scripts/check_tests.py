@@ -3,13 +3,15 @@
 
 For each test, number of clients and ε, releases are drawn: exact sums of rows of numbers or codes, and the noise of a
 round of that many clients, whose variance is that of the ideal functionality. Groups are 70 to 30 %, or 40, 35 and
-25 %; variances differ by up to 2.6 to 1; codes are 60, 35 and 5 %, or 70 and 30 %. Skewed columns are lognormal, with
-groups of 90 and 10 %. Then:
+25 %, or 35, 30, 20 and 15 %; variances differ by up to 4 to 1; codes are 60, 35 and 5 %, or 70 and 30 %. Skewed columns
+are lognormal, with groups of 90 and 10 %. Then:
 
     size     the share of p below 5 % if all groups are alike
     power    the same share if the last group differs by an effect for which the test without privacy has 45 to 86 %;
              not for skewed columns
     holds    the share of true differences that the 95 % interval does not exclude
+
+Differences of all pairs of groups are one test: p is the least adjusted one, and they hold if all intervals do.
 
 What is too much was stated before the run: a size above 6 %, or intervals that hold in less than 95 %. Each figure has
 an exact binomial test. All of them together raise a false alarm at most once in 1,000 runs, by Bonferroni. With 4,000
@@ -20,7 +22,7 @@ Exit code 4 if a size is too large or intervals hold too rarely.
 
 Examples:
 
-    scripts/check_tests.py                      4,000 releases a cell: ten minutes on two cores
+    scripts/check_tests.py                      4,000 releases a cell: a quarter of an hour on two cores
     scripts/check_tests.py --repeats 500 --json -
 """
 
@@ -28,6 +30,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from itertools import combinations
 from math import isnan, nan
 from typing import NamedTuple
 
@@ -44,7 +48,7 @@ from dca_proto.runtime.files import write_json
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.models.table.columns import Columns, request_of
-from inference.models.table.comparison import Means, independence, of_means, of_shares
+from inference.models.table.comparison import Means, Ratios, independence, of_means, of_shares, shares_of
 from inference.problem import Schema
 from papers.experiment import seen_share
 
@@ -52,7 +56,7 @@ CLIENTS, EPSILONS, DELTA = (100, 1_000, 10_000), (0.5, 1.0, 4.0), 1e-5
 LEVEL, LOW, HIGH, HOLDS, FAULT = 0.05, 0.04, 0.06, 0.95, 4
 FALSE_ALARMS, SEEN = 1e-3, 0.9
 """The most false alarms of a run; and how often a share of the printed tolerance is seen."""
-SHARES = {2: (0.7, 0.3), 3: (0.4, 0.35, 0.25)}
+SHARES = {2: (0.7, 0.3), 3: (0.4, 0.35, 0.25), 4: (0.35, 0.3, 0.2, 0.15)}
 WELCH, SKEWED, ANOVA, TWO, TABLES = (
     "Welch's t",
     "Welch's t, skewed",
@@ -62,7 +66,9 @@ WELCH, SKEWED, ANOVA, TWO, TABLES = (
 )
 SKEWED_CLIENTS, SKEWED_SHARES, LOGNORMAL_END = (100, 1_000), (0.9, 0.1), 20.0
 CODES, HITS = (0.6, 0.35, 0.05), 0.3
-MEAN, SD, SPREADS = 0.1, 0.25, (1.0, 1.6, 1.2)
+PAIRS, PAIRS_4, CODE_PAIRS = "differences of 3 means", "differences of 4 means", "differences of shares"
+FAMILIES = (PAIRS, PAIRS_4, CODE_PAIRS)
+MEAN, SD, SPREADS = 0.1, 0.25, (1.0, 1.6, 1.2, 0.8)
 """Of the numbers, in half-widths of the bounds; the standard deviations of groups are the last times `SD`."""
 SIMULATED, SLOW = 200, 1_000
 Rng = np.random.Generator
@@ -91,7 +97,8 @@ def noise_of(clients: int, epsilon: float, groups: int, codes: int) -> Noise:
 
 def effect_of(test: str, clients: int) -> float:
     """Return an effect for which the test without privacy has a power of 45 to 86 %."""
-    size = {WELCH: 7.5, SKEWED: 0.0, ANOVA: 7.5, TWO: 6.2, TABLES: 6.6}[test]
+    size = {WELCH: 7.5, SKEWED: 0.0, ANOVA: 7.5, TWO: 6.2, TABLES: 6.6, PAIRS: 7.5, PAIRS_4: 7.5,
+            CODE_PAIRS: 6.6}[test]  # fmt: skip
     return size / clients**0.5
 
 
@@ -159,8 +166,40 @@ class Cell(NamedTuple):
     holds: float | None
 
 
+def measure_family(test: str, clients: int, epsilon: float, repeats: int) -> Cell:
+    """Measure one cell of differences of all pairs of groups."""
+    rng, effect, groups = np.random.default_rng(11), effect_of(test, clients), 4 if test == PAIRS_4 else 3
+    noise = noise_of(clients, epsilon, groups, 3 if test == CODE_PAIRS else 0)
+    places, shares, held = list(combinations(range(groups), 2)), [], nan
+    for own in (0.0, effect):
+        releases: list[list[Ratios]]
+        if test == CODE_PAIRS:
+            exact = counts(rng, clients, TABLES, own, repeats)
+            noisy = exact + noise.sd * rng.standard_normal(exact.shape)
+            releases = [[shares_of(table[:, pair], code, sd) for code in range(3) for pair in map(list, places)]
+                        for table, sd in ((noisy, noise.sd), (exact, 0.0))]  # fmt: skip
+            last = np.clip(np.array(CODES) + own * np.array([-0.5, 0.5, 0.0]), 0.0, 1.0)
+            truth = np.array([CODES, CODES, last / last.sum()]).T
+        else:
+            releases = [[part.pair(*pair).ratios for pair in places]
+                        for part in means(rng, clients, groups, own, repeats, noise)]  # fmt: skip
+            truth = own * SD * noise.reach * (np.arange(groups) == groups - 1)[None]
+        shares += [np.mean(least_p(pairs, [0.0] * len(pairs)) < LEVEL) for pairs in releases]
+        apart = [float(one[first] - one[last]) for one in truth for first, last in places]
+        held = float(np.mean(least_p(releases[0], apart) >= LEVEL))
+    size, exact_size, power, exact_power = map(float, shares)
+    return Cell(test, clients, epsilon, repeats, size, power, exact_size, exact_power, held)
+
+
+def least_p(pairs: Sequence[Ratios], apart: Sequence[float]) -> np.ndarray:
+    """Return, of each release, the least adjusted p of the hypotheses that pairs are `apart`."""
+    return np.asarray(len(pairs) * np.min([pair.p_of(one) for pair, one in zip(pairs, apart, strict=True)], axis=0))
+
+
 def measure(test: str, clients: int, epsilon: float, repeats: int) -> Cell:
     """Measure one cell."""
+    if test in FAMILIES:
+        return measure_family(test, clients, epsilon, repeats)
     rng, effect = np.random.default_rng(11), effect_of(test, clients)
     held = None
     if test in (WELCH, SKEWED, ANOVA):
@@ -219,7 +258,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", help="write the result to a file, or - for stdout")
     options = parser.parse_args(arguments)
     console = Console(stderr=options.json == "-")
-    keys = [(test, n, epsilon) for test in (WELCH, ANOVA, TWO, TABLES) for n in CLIENTS for epsilon in EPSILONS]
+    keys = [
+        (test, n, epsilon) for test in (WELCH, ANOVA, TWO, TABLES, *FAMILIES) for n in CLIENTS for epsilon in EPSILONS
+    ]
     keys += [(SKEWED, n, epsilon) for n in SKEWED_CLIENTS for epsilon in EPSILONS]
     cells = [measure(*key, options.repeats) for key in track(keys, "cells", console=Console(stderr=True))]
     table = Table("test", "clients", "ε", "size", "power", "size, no noise", "power, no noise", "holds")

@@ -90,7 +90,7 @@ def show_run(console: Console, run: Run, summary: Summary) -> None:
     """Print the rounds and, if there is a result, estimates and scores; of many coefficients the largest."""
     show(console, tables(run), [*aborted_lines(run), *lost_lines(run), *missing_lines(run)])
     if run.ok:
-        blocks: list[Block] = [view.estimates(summary, SHOWN_ESTIMATES), *view.scores(summary)]
+        blocks: list[Block] = [*view.tables(summary, SHOWN_ESTIMATES), *view.scores(summary)]
         show(console, blocks, closing_lines(run, summary))
 
 

@@ -83,8 +83,8 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
         most: how many rows to show. If there are more coefficients, show those with the largest |mean| / sd; of curves,
             as many points of each, the last ones included.
     """
-    every = rows_of(summary)
-    groups = {cell["group"] for cell in summary.get("cells", {}).values()}
+    every = [row for row in rows_of(summary) if "family" not in row]
+    groups = {cell["group"] for row in every if (cell := summary.get("cells", {}).get(row["name"])) is not None}
     if groups and (most is None or len(groups) <= _GROUPS_MAX):
         return paper.table_of(summary, "posterior: mean [95 % interval]")
     shown = every[:most]
@@ -95,6 +95,12 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
     title, names, rows = table_of(summary, shown, compared=compared)
     of = f"{len(shown)} of {len(every)}, the JSON has all; " if len(shown) < len(every) else ""
     return Table(names, rows, f"{of}{title}")
+
+
+def tables(summary: Summary, most: int | None = None) -> list[Table]:
+    """Return the table of differences whose intervals hold together, if there are some, and that of `estimates`."""
+    found = paper.differences_of(summary, most)
+    return [*([found] if found else []), estimates(summary, most)]
 
 
 def thinned(rows: Sequence[Row], most: int) -> list[Row]:
@@ -266,9 +272,9 @@ def _estimates(summary: Summary) -> list[Block]:
         caption += f" The first {ROWS_MAX} of {every:,} estimates." if every > ROWS_MAX else ""
         parts = [Part(one.unit, len(one.rows), partial(forest, kinds=kinds, rows=one.rows), one.title) for one in drawn]
         charts.append(panels(parts, [kind.label for kind in kinds], caption=caption))
-    shown = estimates(summary)
     if summary.get("cells"):  # the table is the result
-        return [shown, *charts]
+        return [*tables(summary), *charts]
+    shown = estimates(summary)
     contractions = [row.get("contraction") for row in all_rows]
     if all(value is None for value in contractions):
         return [*charts, shown]

@@ -11,8 +11,15 @@ from typing import NamedTuple
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import claim_words
-from dca_proto.report.blocks import Table
-from inference.jobs.estimates import COUNTED, WITHOUT_PRIVACY, interval_words, rows_of
+from dca_proto.report.blocks import Table, text_of
+from inference.jobs.estimates import (
+    COUNTED,
+    WITHOUT_PRIVACY,
+    difference_words,
+    interval_words,
+    names_of,
+    rows_of,
+)
 from inference.jobs.summary import Row, Summary, TableCell, estimate_of
 
 ALL = "all"
@@ -23,7 +30,6 @@ _ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textas
             "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
             **{sign: f"\\{sign}" for sign in "&%$#_{}"}}  # fmt: skip
 _MARKDOWN = re.compile(r"[\\`*<|&]|(?<!\w)_|_(?!\w)|(?<=\])\(")  # what starts markup; not an underscore within a word
-_LESS = " less "  # between the two groups of a difference
 _FORMULA = tuple("=+-@")  # spreadsheets compute a cell that starts so
 
 
@@ -40,8 +46,11 @@ def _place(row: Row, cells: dict[str, TableCell]) -> TableCell:
 
 
 def lines_of(summary: Summary) -> tuple[list[str], list[Line]]:
-    """Return the groups, and the lines; a summary without cells has one line for each estimate."""
-    cells, rows = summary.get("cells", {}), rows_of(summary)
+    """Return the groups, and the lines; a summary without cells has one line for each estimate.
+
+    Differences whose intervals hold together have a table of their own.
+    """
+    cells, rows = summary.get("cells", {}), [row for row in rows_of(summary) if "family" not in row]
     groups = list(dict.fromkeys(_place(row, cells)["group"] for row in rows))
     found: dict[tuple[str, str], Line] = {}
     for row in rows:
@@ -75,17 +84,57 @@ def table_of(summary: Summary, title: str = "", *, compared: bool = True) -> Tab
     return Table(header, texts, title)
 
 
+def differences_of(summary: Summary, most: int | None = None, *, compared: bool = True) -> Table | None:
+    """Return the table of differences whose intervals hold together; None without any.
+
+    Args:
+        most: how many rows to show. compared: with the differences without privacy, if they are known.
+    """
+    cells, rows = summary.get("cells", {}), [row for row in rows_of(summary) if "family" in row]
+    if not rows:
+        return None
+    compared = compared and any(row["nonprivate"] is not None for row in rows)
+    others = [f"not covered by ε:\n{WITHOUT_PRIVACY}"] * compared
+    shown, units = rows[:most], ", ".join(dict.fromkeys(row["unit"] for row in rows if row["unit"]))
+    lines = [
+        [
+            difference_words(cells[row["name"]]) if row["name"] in cells else row["name"],
+            _words(row),
+            p_words(row["family"]["p_adjusted"]),
+            *([_words(row, "nonprivate")] if compared else []),
+        ]
+        for row in shown
+    ]
+    column = ", ".join(dict.fromkeys(cells[row["name"]]["column"] for row in rows if row["name"] in cells))
+    of = f"{len(shown)} of {len(rows)}, the JSON has all; " if len(shown) < len(rows) else ""
+    unit = f" ({units})" if units else ""
+    title = f"{of}differences of {column}{unit}: all 95 % intervals hold together"
+    return Table(["", "difference", "adjusted p", *others], lines, title)
+
+
+def p_words(value: float) -> str:
+    """Format a p for people."""
+    return f"{value:.2g}"
+
+
+def _differences(summary: Summary) -> list[list[str]]:
+    """Return the header and the lines of differences for a paper; empty without any."""
+    found = differences_of(summary, compared=False)
+    if found is None:
+        return []
+    column = lines_of(summary)[1][:1]
+    names = [column[0].column if column else "", *[""] * (len(found.rows) - 1)]
+    header = ["", "", *found.header[1:]]
+    return [header, *([name, *map(text_of, row)] for name, row in zip(names, found.rows, strict=True))]
+
+
 def _for_paper(summary: Summary) -> list[list[str]]:
     """Return the header and the lines; a column's name stands in its first line only.
 
     The header names a column of groups once, if all of them have texts: arm, placebo, drug.
     """
     groups, lines = lines_of(summary)
-    column, sign, _ = groups[0].partition("=")
-    if sign and all(group.startswith(column + sign) for group in groups):
-        groups = [_LESS.join(one.removeprefix(column + sign) for one in group.split(_LESS)) for group in groups]
-    else:
-        column = ""
+    column, groups = names_of(groups)
     found, last = [["", column, *groups]], ""
     for line in lines:
         found.append(["" if line.column == last else line.column, line.figure, *map(_words, line.rows)])
@@ -117,7 +166,7 @@ def written(summary: Summary, target: Path, contributors: int = 0) -> str:
     if target.suffix == ".csv":
         return _csv(summary)
     make = _markdown if target.suffix == ".md" else _latex
-    return make(*_for_paper(summary), notes=_notes(summary, contributors))
+    return make(_for_paper(summary), _differences(summary), notes=_notes(summary, contributors))
 
 
 def require_format(target: Path) -> None:
@@ -126,35 +175,30 @@ def require_format(target: Path) -> None:
         raise UsageError(f"--table {target}: expected a name that ends in .md, .tex or .csv")
 
 
-def _markdown(header: Sequence[str], *lines: Sequence[str], notes: Sequence[str]) -> str:
+def _markdown(*tables: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
     def text(words: str) -> str:
         return _MARKDOWN.sub(_with_backslash, words)
 
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(map(text, cells))} |"
 
-    marks = [":--", ":--", *("--:" for _ in header[2:])]
-    return "\n".join([line(header), line(marks), *map(line, lines), *(f"\n{text(note)}" for note in notes), ""])
+    parts: list[str] = []
+    for header, *lines in filter(None, tables):
+        marks = [":--", ":--", *("--:" for _ in header[2:])]
+        parts += [*([""] if parts else []), line(header), line(marks), *map(line, lines)]
+    return "\n".join([*parts, *(f"\n{text(note)}" for note in notes), ""])
 
 
-def _latex(header: Sequence[str], *lines: Sequence[str], notes: Sequence[str]) -> str:
+def _latex(*tables: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
     def line(cells: Sequence[str]) -> str:
         return " & ".join(map(_escaped, cells)) + r" \\"
 
-    return "\n".join(
-        [
-            "% needs the package booktabs",
-            rf"\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}",
-            r"\toprule",
-            line(header),
-            r"\midrule",
-            *map(line, lines),
-            r"\bottomrule",
-            r"\end{tabular}",
-            *(rf"\par{{\footnotesize {_escaped(note)}}}" for note in notes),
-            "",
-        ]
-    )
+    parts = ["% needs the package booktabs"]
+    for header, *lines in filter(None, tables):
+        parts += [r"\par\bigskip"] if len(parts) > 1 else []
+        parts += [rf"\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}", r"\toprule", line(header), r"\midrule"]
+        parts += [*map(line, lines), r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*parts, *(rf"\par{{\footnotesize {_escaped(note)}}}" for note in notes), ""])
 
 
 def _escaped(text: str) -> str:
@@ -180,17 +224,21 @@ def _notes(summary: Summary, contributors: int) -> list[str]:
     else:
         note, facts = f"{note} of differential privacy", [claim_words(epsilon, delta), *n]
     first = f"{note} ({'; '.join(facts)})." if facts else f"{note}."
-    return [first, *(f"Warning: {text}." for text in summary.get("warnings", []))]
+    together = ["All intervals of differences hold together with 95 %, and their p are adjusted (Bonferroni)."]
+    apart = together * any("family" in row for row in rows_of(summary))
+    return [first, *apart, *(f"Warning: {text}." for text in summary.get("warnings", []))]
 
 
 def _csv(summary: Summary) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["column", "figure", "group", "unit", "estimate", "sd", "low_95", "high_95"])
-    cells = summary.get("cells", {})
-    for row in rows_of(summary):
+    cells, rows = summary.get("cells", {}), rows_of(summary)
+    further = ["p_adjusted"] * any("family" in row for row in rows)
+    writer.writerow(["column", "figure", "group", "unit", "estimate", "sd", "low_95", "high_95", *further])
+    for row in rows:
         place = _place(row, cells)
         ends = row["interval_95"] or (None, None)
         names = map(_cell, (place["column"], place["figure"], place["group"], row["unit"]))
-        writer.writerow([*names, row["estimate"], row["estimate_sd"], *ends])
+        adjusted = [row["family"]["p_adjusted"] if "family" in row else None for _ in further]
+        writer.writerow([*names, row["estimate"], row["estimate_sd"], *ends, *adjusted])
     return text.getvalue()

@@ -19,7 +19,19 @@ from scipy.special import ndtri, stdtrit
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.wording import DIGITS_MAX, digits
 from inference.contraction import contraction, percent
-from inference.jobs.summary import Draws, Ends, Figures, Place, Row, Score, Standard, Summary, estimate_of
+from inference.jobs.summary import (
+    Draws,
+    Ends,
+    Family,
+    Figures,
+    Place,
+    Row,
+    Score,
+    Standard,
+    Summary,
+    TableCell,
+    estimate_of,
+)
 
 CONTRACTION = "contraction"
 _CONTRACTIONS_MAX = 6  # up to this many are named one by one
@@ -32,6 +44,8 @@ TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 BY_SD = "private standard deviation"
 BY_BOUNDS = "half-width of the public bounds"
 SHARE, COUNTED = "share", "n"
+DIFFERENCE, LESS = "difference", " less "
+"""The figure of two groups of a table, and what stands between their names."""
 QUARTILES = ("lower quartile", "median", "upper quartile")
 LOCATIONS = ("mean", *QUARTILES)
 """Figures of a column of numbers that have its values' place, so that they share an axis."""
@@ -97,6 +111,7 @@ class Estimate(NamedTuple):
         name, unit: for people. marginal: its mean, sd and intervals. table: its table in the summary.
         axis: how a picture shows it, by a scale and a centre that are public or private, never from raw rows.
         place: its position on a curve. naive: the estimate without a model of the reports' noise.
+        family: of differences whose intervals hold together.
     """
 
     name: str
@@ -106,6 +121,7 @@ class Estimate(NamedTuple):
     axis: Standard | None = None
     place: Place | None = None
     naive: Marginal | None = None
+    family: Family | None = None
 
     def row(self, other: Marginal | None) -> Row:
         """Return its row of the summary, with the estimate without privacy."""
@@ -114,6 +130,8 @@ class Estimate(NamedTuple):
             row["standard"] = self.axis
         if self.place is not None:
             row["at"] = self.place
+        if self.family is not None:
+            row["family"] = self.family
         if self.naive is not None:
             row["naive"], row["naive_sd"] = _plain(self.naive.mean), _plain(self.naive.sd)
             row["naive_interval_95"] = _ends(self.naive.interval)
@@ -259,6 +277,24 @@ def _words(row: Row, kind: str) -> str:
     if point.mean is None:
         return "–"
     return digits(point.mean, 3) if kind == "naive" else interval_words(point.mean, point.interval)
+
+
+def names_of(groups: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the column that all names of groups and pairs of them begin with, or "", and the names without it.
+
+    So "arm=drug" and "arm=drug less arm=both" become "arm", and "drug" and "drug less both".
+    """
+    column, sign, _ = groups[0].partition("=") if groups else ("", "", "")
+    if not sign or not all(group.startswith(column + sign) for group in groups):
+        return "", [*groups]
+    return column, [LESS.join(one.removeprefix(column + sign) for one in group.split(LESS)) for group in groups]
+
+
+def difference_words(cell: TableCell) -> str:
+    """Name a difference by its groups, as in "drug less both", or "worse: drug less both" for shares."""
+    of = cell["figure"].removeprefix(DIFFERENCE).removeprefix(f" of {cell['column']} = ")
+    (groups,) = names_of([cell["group"]])[1]
+    return f"{of}: {groups}" if of else groups
 
 
 def learned_lines(summary: Summary) -> list[tuple[str, str]]:

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 from dca_proto import drawing
 from dca_proto.drawing import DPI, GRID, INK, PALETTE, ROWS_MAX, TICKS_MAX, WARNING
 from dca_proto.wording import with_minus
-from inference.jobs.estimates import COUNTED, LOCATIONS, UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
+from inference.jobs.estimates import (
+    COUNTED,
+    LOCATIONS,
+    UNCOVERED,
+    WITHOUT_PRIVACY,
+    difference_words,
+    interval_words,
+    rows_of,
+)
 from inference.jobs.summary import AtRisk, Row, Standard, Summary, TableCell, estimate_of
 
 WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 0.7, 0.17, 0.75  # in inches; ROW_HEIGHT per estimate of a row
@@ -30,6 +38,7 @@ LAST_STEP = 1.03  # where the last step ends, relative to its begin
 RISK_TOP, RISK_LINE, RISK_APART = -0.19, 0.055, 0.13  # in heights of the panel; in widths between numbers
 TEXT_SIZE, WARNINGS_LEFT = 8, 0.02  # the latter in widths of the picture
 AXIS_MAX = 4.0  # length of a shared axis, in widths of the widest interval on it
+TOGETHER = "differences: all intervals hold together"
 _OWN: Standard = {"unit": "", "scale": 1.0, "centre": 0.0}
 
 
@@ -154,9 +163,14 @@ def _by_column(rows: list[Row], cells: Mapping[str, TableCell]) -> list[Panel]:
         cell = cells[row["name"]]
         kind = "" if cell["figure"] in LOCATIONS or "standard" in row else cell["figure"]
         name = f"{cell['figure']}, {cell['group']}" if has_groups else cell["figure"]
+        if "family" in row:
+            kind, name = TOGETHER, difference_words(cell)
         panels.setdefault((cell["column"], kind), []).append({**row, "name": name})
-    first = dict(reversed(panels))  # the first kind of each column
-    return [Panel(column if first[column] == kind else "", group) for (column, kind), group in panels.items()]
+    first = dict(part for part in reversed(panels) if part[1] != TOGETHER)  # the first kind of each column
+    return [
+        Panel(f"{column}, {kind}" if kind == TOGETHER else column if first[column] == kind else "", group)
+        for (column, kind), group in panels.items()
+    ]
 
 
 def _fit_one_axis(rows: list[Row]) -> bool:

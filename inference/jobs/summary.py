@@ -37,6 +37,17 @@ class Place(TypedDict):
     axis: NotRequired[str]
 
 
+class Family(TypedDict):
+    """Differences whose 95 % intervals hold together, by Bonferroni: each has the level 1 - 0.05/size.
+
+    Attributes:
+        size: how many differences. p_adjusted: of no difference, for this one: times size, at most 1.
+    """
+
+    size: int
+    p_adjusted: float
+
+
 class Figures(TypedDict):
     """One estimate without its name, with and without privacy.
 
@@ -60,11 +71,13 @@ class Row(Figures):
 
     Attributes:
         naive: the estimate from the reports without a model of their noise, with its sd and interval.
+        family: of a difference of two groups out of more, whose interval holds together with those of the others.
     """
 
     name: str
     unit: str
     standard: NotRequired[Standard]
+    family: NotRequired[Family]
     at: NotRequired[Place]
     naive: NotRequired[float | None]
     naive_sd: NotRequired[float | None]

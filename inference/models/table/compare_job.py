@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.statistics.counting import about_missing
-from dca_proto.wording import listed
+from dca_proto.wording import digits, listed
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
-from inference.jobs.estimates import SHARE, Estimate, Marginal
+from inference.jobs.estimates import DIFFERENCE, LESS, SHARE, Estimate, Marginal
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.settings import JobSettings, require_count, setting
-from inference.jobs.summary import Standard, Summary, TableCell
+from inference.jobs.summary import Family, Standard, Summary, TableCell
 from inference.jobs.summary import Test as TestSummary
 from inference.models.table.cells import Cell, Law, Sums
 from inference.models.table.columns import ROWS_MAX, Columns, request_of
-from inference.models.table.comparison import Means, Outcome, independence, of_shares
+from inference.models.table.comparison import (
+    Difference,
+    Means,
+    Outcome,
+    Ratios,
+    differences,
+    independence,
+    shares_of,
+)
 from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
 COMPARISON = "comparison"
 WELCH, ANOVA, CHI_SQUARED, SHARES = "Welch's t", "Welch's analysis of variance", "chi-squared", "two shares"
+_ON_SHARES = Standard(unit=SHARE, scale=1.0, centre=0.0)
+DIFFERENCES_MAX = 60  # a longer list would not be read
 
 
 @dataclass(frozen=True)
@@ -104,11 +116,20 @@ def test_of(columns: Columns) -> str:
     return SHARES if (columns.groups, codes) == (2, 2) else CHI_SQUARED
 
 
+class Between(NamedTuple):
+    """The difference of two groups: their places, that of the code whose shares differ (None: means), and figures."""
+
+    first: int
+    last: int
+    code: int | None
+    found: Difference
+
+
 class Result(NamedTuple):
-    """A test, and the difference of two groups with the ends of its interval, if there are two means or shares."""
+    """A test, and the differences of all pairs of groups; of none if there are more than `DIFFERENCES_MAX`."""
 
     outcome: Outcome
-    difference: tuple[float, float, float] | None = None
+    differences: list[Between]
 
 
 def result_of(cells: list[Cell], rng: np.random.Generator) -> Result:
@@ -117,20 +138,29 @@ def result_of(cells: list[Cell], rng: np.random.Generator) -> Result:
     Args:
         cells: of the column, one for each group. rng: for the calibration by simulation, if it is needed.
     """
+    pairs = list(combinations(range(len(cells)), 2))
     if cells[0].is_coded:
         counts, sd = np.array([cell.code_counts for cell in cells]), cells[0].code_sd
-        if counts.shape != (2, 2):
-            return Result(independence(counts, sd))
-        shares = of_shares(counts[:, 1], counts[:, 0], sd)
-        return Result(shares.test(), shares.difference())
+        codes = counts.shape[1]
+        outcome = shares_of(counts, 1, sd).test() if counts.shape == (2, 2) else independence(counts, sd)
+        places = [(*pair, code) for code in (range(codes) if codes > 2 else range(1, codes)) for pair in pairs]
+        ratios = [shares_of(counts[[first, last]], code, sd) for first, last, code in places[: DIFFERENCES_MAX + 1]]
+        return Result(outcome, _between(places, ratios, 1.0))
     y, squares, n = (np.array(part) for part in zip(*(cell.sums_of_values for cell in cells), strict=True))
     means = Means(y, squares, n, *cells[0].noise, cells[0].sums.statistic.reach)
-    if len(cells) != 2:
-        return Result(means.test(rng))
     low, high = cells[0].ends
-    unit = (high - low) / 2 / means.reach
-    best, *ends = (unit * end for end in means.ratios.difference())
-    return Result(means.test(rng), (best, ends[0], ends[1]))
+    ratios = [means.pair(*pair).ratios for pair in pairs[: DIFFERENCES_MAX + 1]]
+    return Result(means.test(rng), _between([(*pair, None) for pair in pairs], ratios, (high - low) / 2 / means.reach))
+
+
+def _between(places: Sequence[tuple[int, int, int | None]], ratios: list[Ratios], unit: float) -> list[Between]:
+    """Return the differences, of a mean or share of 1 in units of the column."""
+    if len(places) > DIFFERENCES_MAX:
+        return []
+    found = [
+        Difference(unit * one.estimate, unit * one.low, unit * one.high, one.p_value) for one in differences(ratios)
+    ]
+    return [Between(*place, one) for place, one in zip(places, found, strict=True)]
 
 
 def test_summary(name: str, column: str, result: Result) -> TestSummary:
@@ -149,8 +179,9 @@ def test_summary(name: str, column: str, result: Result) -> TestSummary:
 
 def words_of(test: TestSummary) -> str:
     """Describe a test in one line."""
-    kind, below = ("chi-squared", "") if test["degrees_below"] is None else ("F", f" and {test['degrees_below']:.3g}")
-    value = f"{kind} {test['statistic']:.3g} with {test['degrees']:g}{below} degrees of freedom"
+    below, kind = test["degrees_below"], "chi-squared" if test["degrees_below"] is None else "F"
+    others = "" if below is None else f" and {digits(below, 3)}"
+    value = f"{kind} {test['statistic']:.3g} with {test['degrees']:g}{others} degrees of freedom"
     return f"{test['test']}: {value}, p = {test['p_value']:.2g}; its variance includes the privacy noise"
 
 
@@ -173,24 +204,17 @@ def comparison(
     result = result_of(cells, rng)
     test = test_summary(test_of(columns), column, result)
     named = list(_figures(cells, columns, schema, rng))
-    unit, shares = schema.units.get(column, ""), Standard(unit=SHARE, scale=1.0, centre=0.0)
-    ends, apart = columns.bounds[0], " less ".join(columns.labels[:2])
-    difference = f"difference of {column} = {ends.text(ends.upper)}" if columns.coded[0] else "difference"
+    apart = list(_apart(result, columns, schema))
 
     def table(_: Schema | None) -> list[Estimate]:
-        rows = [Estimate(name, of, law.marginal, axis=shares if of == SHARE else None) for name, of, law, _ in named]
-        if result.difference is not None:
-            best, low, high = result.difference
-            figure = Marginal(best, (high - low) / 3.92, (low, high))
-            rows.insert(0, Estimate(f"{difference}, {apart}", SHARE if columns.coded[0] else unit, figure))
-        return rows
+        own = ((name, of, law.marginal, _ON_SHARES if of == SHARE else None) for name, of, law, _ in named)
+        return [*(row for row, _ in apart), *(Estimate(name, of, figure, axis=axis) for name, of, figure, axis in own)]
 
     draws = np.stack([law.draws for _, _, law, _ in named], axis=-1)
-    remarks = {"test": words_of(test), "groups": f"rows without a known {columns.group} count nowhere"}
-    cell_places = {name: place for name, _, _, place in named}
-    extras: Summary = {"tests": [test], "remarks": remarks, "cells": cell_places}
-    if result.difference is not None:
-        cell_places[f"{difference}, {apart}"] = TableCell(column=column, figure=difference, group=apart)
+    remarks = {"test": words_of(test), **_about(result, columns),
+               "groups": f"rows without a known {columns.group} count nowhere"}  # fmt: skip
+    places = {**{name: place for name, _, _, place in named}, **{row.name: place for row, place in apart}}
+    extras: Summary = {"tests": [test], "remarks": remarks, "cells": places}
     return Posterior(
         COMPARISON,
         {COMPARISON: draws.reshape(4, -1, len(named))},
@@ -202,6 +226,34 @@ def comparison(
         table=table,
         extras=lambda: extras,
     )
+
+
+def _apart(result: Result, columns: Columns, schema: Schema) -> Iterator[tuple[Estimate, TableCell]]:
+    """Yield the differences of groups, with their places in the table."""
+    (column,), size = columns.names, len(result.differences)
+    unit = SHARE if columns.coded[0] else schema.units.get(column, "")
+    sds = 2 * float(ndtri(1 - 0.025 / max(size, 1)))  # from end to end
+    for first, last, code, (estimate, low, high, p_value) in result.differences:
+        groups = LESS.join((columns.labels[first], columns.labels[last]))
+        of = "" if code is None else f" of {column} = {columns.bounds[0].text(columns.bounds[0].lower + code)}"
+        family = Family(size=size, p_adjusted=p_value) if size > 1 else None
+        axis = None if family is None else Standard(unit=unit, scale=1.0, centre=0.0)
+        figure = Marginal(estimate, (high - low) / sds, (low, high))
+        yield (
+            Estimate(f"{DIFFERENCE}{of}, {groups}", unit, figure, axis=axis, family=family),
+            TableCell(column=column, figure=f"{DIFFERENCE}{of}", group=groups),
+        )
+
+
+def _about(result: Result, columns: Columns) -> dict[str, str]:
+    """Return a remark on several differences, or on those that are not there."""
+    size = len(result.differences)
+    if size > 1:
+        return {"differences": f"all {size} intervals hold together with 95 %, by Bonferroni: each alone with "
+                f"{100 * (1 - 0.05 / size):.2f} %; an adjusted p is {size} times that of one difference"}  # fmt: skip
+    if size == 0 and columns.groups > 1:
+        return {"differences": f"none: there would be more than {DIFFERENCES_MAX}; join groups or categories"}
+    return {}
 
 
 def _figures(

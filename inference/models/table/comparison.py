@@ -12,7 +12,9 @@ Then p is the share of releases simulated under the null, with these sizes, that
 
 **Shares.** A group's counts of a code and of the others are y and N - y; then chance has the variance N p(1 - p).
 
-**Differences** of two groups. The interval has all δ for which means μ and μ - δ are not rejected.
+**Differences** of two groups. The interval has all δ for which means μ and μ - δ are not rejected. Those of m pairs of
+groups hold together with 95 % if each has the level 1 - 0.05/m (Bonferroni; Dunn 1961, "Multiple comparisons among
+means"). A pair's p is m times its own, at most 1, so that p < 5 % just if its interval excludes zero.
 
 **Contingency tables.** Residuals r = y - (row sums)(column sums)/total have, if rows and columns are independent, the
 covariance C(n(diag π - ππᵀ) + σ²I)Cᵀ, where C projects out the sums. The statistic is rᵀCov⁺r, which is Pearson's
@@ -21,7 +23,7 @@ without noise (Gaboardi, Lim, Rogers and Vadhan 2016, "Differentially private ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +46,15 @@ class Outcome(NamedTuple):
     degrees: Array
     below: Array
     p_value: Array
+
+
+class Difference(NamedTuple):
+    """The difference of two groups, first less last, with the ends of its interval, and p of no difference."""
+
+    estimate: float
+    low: float
+    high: float
+    p_value: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +145,13 @@ class Ratios:
         return float(best), float(low), float(high)
 
 
+def differences(pairs: Sequence[Ratios], level: float = 0.95) -> list[Difference]:
+    """Return the difference of each pair of groups; all intervals hold together with this level, and p is adjusted."""
+    size = len(pairs)
+    own = 1 - (1 - level) / max(size, 1)
+    return [Difference(*pair.difference(own), min(1.0, size * float(pair.p_of(0.0)))) for pair in pairs]
+
+
 def of_means(y: Array, squares: Array, n: Array, sd: Array | float, n_sd: Array | float, reach: float) -> Ratios:
     """Return the means of groups of numbers.
 
@@ -173,6 +191,11 @@ class Means(NamedTuple):
         """The means."""
         return of_means(*self)
 
+    def pair(self, first: int, last: int) -> Means:
+        """The sums of two groups."""
+        own = [first, last]
+        return self._replace(y=self.y[..., own], squares=self.squares[..., own], n=self.n[..., own])
+
     @property
     def is_weak(self) -> bool:
         """Whether noise leaves the number of values in doubt, so that the test is calibrated by simulation."""
@@ -198,14 +221,25 @@ class Means(NamedTuple):
         return found._replace(p_value=np.asarray((1 + (simulated <= found.p_value).sum()) / (1 + draws)))
 
 
-def of_shares(hits: Array, others: Array, sd: float) -> Ratios:
-    """Return the shares of one of two codes in groups; counts ``(..., G)`` with noise of this standard deviation."""
-    n = hits + others
+def of_shares(hits: Array, others: Array, sd: float, others_sd: float | None = None) -> Ratios:
+    """Return the shares of one code in groups; counts ``(..., G)`` with noise of this standard deviation.
+
+    Args:
+        others_sd: of the noise of the counts of all other codes, if it differs.
+    """
+    n, last = hits + others, sd if others_sd is None else others_sd
 
     def variance(p: Array) -> Array:
-        return np.asarray(np.maximum(n, 0.0)[..., None] * p * (1 - p) + sd**2 * (p**2 + (1 - p) ** 2) + 1e-9)
+        noise = sd**2 * (1 - p) ** 2 + last**2 * p**2
+        return np.asarray(np.maximum(n, 0.0)[..., None] * p * (1 - p) + noise + 1e-9)
 
     return Ratios(hits, n, 0.0, 1.0, variance, np.zeros_like(n))
+
+
+def shares_of(counts: Array, code: int, sd: float) -> Ratios:
+    """Return the shares of a code, by its place, in groups: noisy counts ``(..., G, K)``."""
+    hits = counts[..., code]
+    return of_shares(hits, counts.sum(axis=-1) - hits, sd, sd * float(counts.shape[-1] - 1) ** 0.5)
 
 
 def independence(counts: Array, sd: float) -> Outcome:
