@@ -10,7 +10,7 @@
   -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. At 5,000 rows: *large*, slopes 3 and -3, and *few*, log odds
   -4 + 0.6 x₁ - 0.4 x₂ + 0.3 x₃. Coverage is 85 to 97 % in each cell (for these four, at least 85 %), and
   at least 80 % for each coefficient, because the mean of the four could hide one that is never covered. A cell that
-  misses this passes only if all its results warn, and the check reports it. The spread includes a third of each round's
+  misses this passes only if nine of ten of its fits that miss warn, and the check reports it. The spread includes a third of each round's
   distance from the result as a margin, so coverage may exceed 90 %.
 - **Wide bounds.** Root mean square errors of slopes at 20,000 rows and more: at most 1.15 times those within narrow
   bounds.
@@ -79,7 +79,7 @@ BOUNDS = {
     LARGE: (-5, 5), FEW: (-5, 5),
 }  # fmt: skip
 METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # with normal features
-SIMULATED, COEFFICIENT_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 1.15, 20_000
+SIMULATED, COEFFICIENT_MIN, WARNED_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 0.90, 1.15, 20_000
 TRUTH, CORRELATION = np.array([-0.5, 1.0, -0.7, 0.3]), 0.3
 TRUTHS = {
     STRONG: np.array([0.0, 2.4, -1.8, 0.0]),
@@ -262,7 +262,8 @@ def _checks(fits: list[dict[str, Any]]) -> list[Check]:
         intervals = len(own) * len(TRUTH) / DEPENDENT
         chance = min(outside(part, intervals, low, high), outside(worst(own), len(own), least))
         holds = chance >= FALSE_ALARM / (len(cells) * (1 + len(TRUTH)))
-        warned = method == AUTO and not holds and all(one["warned"] for one in own)
+        missing = [one["warned"] for one in own if not all(one["held"])]
+        warned = method == AUTO and not holds and sum(missing) >= WARNED_MIN * len(missing)
         asked = f"{low:g} to {high:g}" + (f", each >= {least:g}" if least else "") + ", but for chance"
         name = f"intervals, {data}, {method}, n = {n}, epsilon {at_least(epsilon)}"
         measured = f"{part:.3f}, least {worst(own):.3f}{', warned' if warned else ''}"
