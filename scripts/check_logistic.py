@@ -3,15 +3,15 @@
 
 - **Intervals.** Three features, log odds -0.5 + x₁ - 0.7 x₂ + 0.3 x₃ with effects per standard deviation; n = 2,000,
   20,000 and 100,000 rows; epsilon 1 and 4. Each fit has its own data and noise; the score is the coverage of the four
-  coefficients' 90 % intervals. With the default method, the features are *normal*, of correlation 0.3; the same within
-  bounds ten times as *wide*; *binary* with shares of one half, 0.1 and 0.05; *exponential*; *skewed* and *steep*,
-  log-normal of sigma 1 and 1.5; *t4*, Student's t with 4 degrees of freedom; *mixed*, two of these and one of two
-  values. Two more have normal features: *strong*, slopes 2.4, -1.8 and 0; and *rare*, 2 % positives, log odds
-  -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. At 5,000 rows: *large*, slopes 3 and -3, and *few*, log odds
-  -4 + 0.6 x₁ - 0.4 x₂ + 0.3 x₃. Coverage is 85 to 97 % in each cell (for these four, at least 85 %), and
-  at least 80 % for each coefficient, because the mean of the four could hide one that is never covered. A cell that
-  misses this passes only if nine of ten of its fits that miss warn, and the check reports it. The spread includes a third of each round's
-  distance from the result as a margin, so coverage may exceed 90 %.
+  coefficients' 90 % intervals. With the default method, the features are *normal*, of correlation 0.3; the same
+  within bounds ten times as *wide*; *binary* with shares of one half, 0.1 and 0.05; *exponential*; *skewed* and
+  *steep*, log-normal of sigma 1 and 1.5; *t4*, Student's t with 4 degrees of freedom; *mixed*, two of these and one
+  of two values. Two more have normal features: *strong*, slopes 2.4, -1.8 and 0; and *rare*, 2 % positives, log odds
+  -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. At 5,000 rows: *large*, slopes 3 and -3, and *few*, log odds -4 + 0.6
+  x₁ - 0.4 x₂ + 0.3 x₃. Coverage is 85 to 97 % in each cell (for these four, at least 85 %), and at least 80 % for
+  each coefficient, because the mean of the four could hide one that is never covered. A cell that misses this passes
+  only if nine of ten of its fits that miss warn, and the check reports it. The spread includes a third of each
+  round's distance from the result as a margin, so coverage may exceed 90 %.
 - **Wide bounds.** Root mean square errors of slopes at 20,000 rows and more: at most 1.15 times those within narrow
   bounds.
 - **One sum and variational inference**, by name, with normal features: 85 to 95 % in each cell.
