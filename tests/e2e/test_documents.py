@@ -202,6 +202,17 @@ def printed_by(page: Path, folder: Path, marks: tuple[str, ...], timeout_s: floa
     return printed
 
 
+def test_lines_that_end_processes_name_them_in_full() -> None:
+    """A machine may have a folder of the same name that belongs to another federation."""
+    broad = [
+        f"{page.name}: {line}"
+        for page in DOCUMENTS
+        for line in text_of(page).splitlines()
+        if re.search(r"\bkillall\b|\bpkill\b(?! -f \$PWD/)", line)
+    ]
+    assert not broad
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if typed(page, "")], ids=name_of)
 def test_quick_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) -> None:
