@@ -93,6 +93,8 @@ class Reporter:
             case facts.ReleaseKept(round_id, _, _, count):
                 of = f" of {self._expected:,}" if self._expected else ""
                 self.waiting(f"round {_short(round_id)}: {count:,}{of} released", count, self._expected or None)
+            case facts.Dropped("nonce"):  # a question that was repeated has two answers; a log and the status count it
+                pass
             case facts.Dropped(code, sender, detail):
                 self._say_rarely(self._dropped, code, f"dropped a message of {self._name(sender)}: {detail}")
             case facts.Declined(round_id, client, reason, found, expected):

@@ -104,6 +104,15 @@ def test_facts_are_printed_as_sentences() -> None:
     assert f"ERROR: round 00000000: {node} has already seen charge 3, and charges up to 7" in printed
 
 
+def test_a_second_answer_to_a_question_that_was_repeated_is_not_printed() -> None:
+    terminal = io.StringIO()
+    report = Reporter(Console(file=terminal, width=200), lambda one: one.hex())
+    for code in ("nonce", "version"):
+        report(facts.Dropped(code, bytes(16), f"{code}: found something"))
+    assert "nonce" not in terminal.getvalue()
+    assert "version: found something" in terminal.getvalue()
+
+
 def test_a_ledger_that_is_behind_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(json=True)
     FactLog()(facts.LedgerReused(bytes(16), bytes(16), 3, 7))
