@@ -33,7 +33,7 @@ from dca_proto.runtime.settings import convert
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
-from dca_proto.wording import nearest
+from dca_proto.wording import listed, nearest
 from inference.bounds import Interval, as_interval
 from inference.errors import DataError
 from inference.jobs import NAMES, find, require_kind
@@ -232,7 +232,7 @@ def check_plan(
 
 
 def beyond_default_limits(drafts: Sequence[Draft], cost: PrivacyCost) -> list[str]:
-    """Return the reasons why a client with the default limits would decline, before anything is charged.
+    """Return the terms at which a client with the default limits would decline, once for each limit.
 
     Data nodes are assumed to set `rows_of_many`.
 
@@ -243,6 +243,10 @@ def beyond_default_limits(drafts: Sequence[Draft], cost: PrivacyCost) -> list[st
     refusals = [refusal for draft in drafts for refusal in policy.refusals(*draft, frozenset())]
     if over_budget := policy.check_budget(cost, Ledger(), 0):
         refusals.append(over_budget)
-    return list(
-        dict.fromkeys(f"{refusal.reason}: {refusal.found}, expected {refusal.expected}" for refusal in refusals)
-    )
+    found: dict[tuple[str, str], list[str]] = {}
+    for refusal in refusals:
+        found.setdefault((refusal.reason, refusal.expected), []).append(refusal.found)
+    return [
+        f"{reason} {listed(list(dict.fromkeys(asked)))} (by default {accepted})"
+        for (reason, accepted), asked in found.items()
+    ]

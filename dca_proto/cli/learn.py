@@ -254,8 +254,14 @@ class _Run:
                     f"the result of round {numbers}; its cost stays spent, and it runs again",
                 )
             self._discarded = journal.discarded
-            for limit in beyond_default_limits(self._drafts, self._task.cost) if journal.is_new else ():
-                say(self._console, "limits", f"clients decline this unless their [policy] is wider: {limit}")
+            limits = beyond_default_limits(self._drafts, self._task.cost) if journal.is_new else []
+            if limits:
+                beyond = "; ".join(limits)
+                say(
+                    self._console,
+                    "note",
+                    f"this job needs clients whose [policy] accepts more than the default: {beyond}",
+                )
             try:
                 with self._reporter:
                     result = complete(self._learn(journal))
