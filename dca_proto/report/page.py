@@ -21,7 +21,8 @@ from dca_proto.report.charts import DESK_PX, PHONE_PX, Chart, svg
 from dca_proto.report.formats import plain
 
 FACTS_MAX, ROWS_MAX, CODE_MAX = 5, 200, 20_000
-_DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b", re.ASCII)
+_WHOLE = re.compile(r"\b\w{1,24}(?:-\w{1,12}){0,3}-\d{1,8}\b", re.ASCII)
+"""Dates, and names with a number, as compute-1."""
 
 
 def policy(style: str) -> str:
@@ -64,11 +65,11 @@ def environment(package: str) -> Environment:
         finalize=lambda shown: shown if isinstance(shown, Markup) else plain(str(shown), CODE_MAX),
     )
     environment.filters |= {"kind_of": lambda block: type(block).__name__, "cut": plain}
-    environment.filters["dated"] = _dated
+    environment.filters["whole"] = _whole
     return environment
 
 
-def _dated(shown: object) -> Markup:
-    """Escape a text, and keep each date in it on one line: a narrow column would break it at a hyphen."""
+def _whole(shown: object) -> Markup:
+    """Escape a text, and keep each date and numbered name in it on one line: a narrow column would break it."""
     html = str(escape(plain(str(shown), CODE_MAX)))
-    return Markup(_DATE.sub(r'<span class="date">\g<0></span>', html))  # noqa: S704 - it was escaped
+    return Markup(_WHOLE.sub(r'<span class="whole">\g<0></span>', html))  # noqa: S704 - it was escaped

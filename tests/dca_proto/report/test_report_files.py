@@ -34,6 +34,7 @@ from dca_proto.report.charts import (
     svg,
     timeline,
 )
+from dca_proto.report.page import environment
 from dca_proto.report.reading import KINDS, read_page
 from dca_proto.runtime.files import whole_file
 from inference.jobs.estimates import Estimate, Marginal
@@ -98,6 +99,14 @@ def poisoned_texts(value: Any) -> Any:
     if isinstance(value, list):
         return [poisoned_texts(one) for one in value]
     return ATTACK if isinstance(value, str) else value
+
+
+def test_no_line_breaks_within_a_date_or_a_numbered_name() -> None:
+    cell = environment("dca_proto.report").from_string("{{ text | whole }}")
+    shown = cell.render(text="compute-1 <b>, long-winded, client-12-3 on 2026-11-28")
+    whole = [f'<span class="whole">{name}</span>' for name in ("compute-1", "client-12-3", "2026-11-28")]
+    assert shown == f"{whole[0]} &lt;b&gt;, long-winded, {whole[1]} on {whole[2]}"
+    assert ".whole{white-space:nowrap}" in environment("dca_proto.report").get_template("page.css").render()
 
 
 @pytest.mark.long
