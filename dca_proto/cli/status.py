@@ -223,7 +223,9 @@ def line(one: Status) -> str:
         codes = counted(one.invited or 0, "open invitation")
         return f"{one.role:<9} {one.name:<12} serving for {since}, {one.enrolled or 0:,}{most} enrolled, {codes}"
     state = f"connected for {since}" if one.connected else f"AWAY for {since}"
-    parts = [state if one.asleep_s is None else f"asleep for {since}", f"epoch {one.epoch}"]
+    if one.asleep_s is not None:
+        state = f"OVERSLEPT, away for {since}" if one.overslept else f"asleep for {since}"
+    parts = [state, f"epoch {one.epoch}"]
     if one.sessions is not None:
         parts.append(counted(one.sessions, "session"))
     parts.append(counted(len(one.rounds), "open round") if one.rounds else "no open round")
@@ -262,8 +264,9 @@ def schedule_line(job: ScheduledJob) -> str:
 
 def details(one: Status) -> list[tuple[str, str]]:
     """Return a label and a text for each figure with a value, from the record's fields."""
+    wake = " in its last wake" if one.asleep_s is not None else ""
     rows = [
-        (figure.title, _text(value, figure.unit))
+        (figure.title, _text(value, figure.unit) + (wake if figure.help.startswith("Since the start") else ""))
         for name, figure in figures_of(Status).items()
         if figure.table == STATUS and (value := getattr(one, name)) not in (None, "")
     ]

@@ -297,7 +297,7 @@ def _connection(one: Status) -> Cell:
     since = duration(1000 * one.since_s)
     if one.connected:
         return Cell("connected", f"for {since}", "good")
-    if one.asleep_s is not None:
+    if one.asleep_s is not None and not one.overslept:
         return Cell("asleep", f"for {since}", "good")
     return Cell("away", f"for {since}: {one.away_because}", "bad")
 

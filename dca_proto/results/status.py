@@ -114,6 +114,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     asleep_s: Annotated[
         Amount | None, about("For how long a client sleeps that does so by plan (`sleep_max_s`); null if it runs.")
     ] = None
+    overslept: Annotated[bool, about("Whether it has slept for longer than `sleep_max_s`.")] = False
     connections_lost: Annotated[
         Count, figure("connections lost", "Since the start.", table=STATUS, metric=Metric("counter"))
     ] = 0

@@ -49,9 +49,16 @@ def sleeping(store: Path, sleep_max_s: float) -> Status | None:
     except (UsageError, ValueError):
         return None
     warnings = list(left.warnings)
-    if asleep_s > sleep_max_s:
+    overslept = asleep_s > sleep_max_s
+    if overslept:
         longest = duration(1000 * sleep_max_s)
         warnings.append(f"it overslept: it is asleep for {duration(1000 * asleep_s)}, expected at most {longest}")
     return msgspec.structs.replace(
-        left, connected=False, since_s=asleep_s, asleep_s=asleep_s, away_because="asleep by plan", warnings=warnings
+        left,
+        connected=False,
+        since_s=asleep_s,
+        asleep_s=asleep_s,
+        overslept=overslept,
+        away_because="it overslept" if overslept else "asleep by plan",
+        warnings=warnings,
     )

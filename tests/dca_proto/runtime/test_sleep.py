@@ -83,6 +83,10 @@ def test_a_client_that_sleeps_by_plan_is_well_until_it_oversleeps(
     code, text, _ = checked(client, capsys)
     assert code == 1
     assert "it overslept: it is asleep for 61 minutes, expected" in text
+    assert "client-1     OVERSLEPT, away for 61 minutes" in text
+    assert "no connection     it overslept" in text
+    assert "by plan" not in text, "it does not sleep by plan any more"
+    assert "contributions     0 in its last wake" in text, "its ledger has those of all wakes"
     one_wake(client, Connected("mqtt://127.0.0.1:1"))
 
 
