@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import getpass
 import os
+import re
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -49,12 +52,38 @@ async def run_deployment(folder: Path) -> None:
     mosquitto = find_mosquitto()
     if mosquitto is None:
         raise UsageError("mosquitto is not installed: apt install mosquitto (Debian)")
+    for unit in units:
+        if taken := _taken(unit):  # another's broker there would refuse all actors, who cannot say why
+            raise UsageError(taken)
     tell(f"units   {', '.join(f'{unit.name} of {unit.folder.name}' for unit in units)}")
     tell("        log: UNIT.log in each machine's folder; Ctrl-C stops them")
     with tempfile.TemporaryDirectory(prefix="dca-run-") as place:
         async with asyncio.TaskGroup() as tasks:
             for unit in units:
                 tasks.create_task(_keep(unit, _command(unit, mosquitto, Path(place))))
+
+
+def _taken(unit: Unit) -> str:
+    """Return what to do about a port that a unit needs and another process has; "" if it is free."""
+    if unit.name not in ("broker", "registrar"):
+        return ""
+    (named,) = [word for word in unit.arguments if word.endswith((".conf", ".toml"))]
+    text = (unit.folder / named).read_text(encoding="utf-8")
+    listened = re.search(r"(?m)^(?:listener|port =) (\d+)", text)
+    bound = re.search(r"(?m)^listener \d+ (\S+)", text) or re.search(r'(?m)^address = "(.+)"', text)
+    if listened is None:
+        return ""
+    port, host = int(listened[1]), "" if bound is None else bound[1]
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return ""
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return ""  # the unit itself says what is wrong
+    return (
+        f"port {port} is in use, so the {unit.name} of {unit.folder.name} cannot have it; by whom is not known; end "
+        "that process, or deploy another folder with --port"
+    )
 
 
 def _command(unit: Unit, mosquitto: str, place: Path) -> list[str]:
@@ -86,6 +115,7 @@ async def _keep(unit: Unit, command: list[str]) -> None:
                     async with asyncio.timeout(_STOP_S):
                         await process.wait()
                 raise
-        tell(f"{unit.name} of {unit.folder.name} ended with {code}; it is started again", stderr=True)
+        why = _taken(unit) or f"its log says why: {unit.folder / unit.name}.log"
+        tell(f"{unit.name} of {unit.folder.name} ended with {code}; {why}; it is started again", stderr=True)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _AGAIN_MAX_S)

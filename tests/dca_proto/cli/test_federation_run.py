@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from patience import PATIENCE_S
 from ports import free_port
 
-from dca_proto.cli import main, trial
+from dca_proto.cli import deployed, main, trial
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.device import Device
@@ -105,3 +106,23 @@ def test_a_broker_that_dies_is_started_again_at_its_port_also_if_it_cannot_be_at
     printed = capsys.readouterr().err
     assert "the broker exited with code" in printed
     assert "the port is in use; it is started again" in printed
+
+
+@pytest.mark.parametrize(("unit", "above"), [("broker", 0), ("registrar", 1)])
+def test_a_deployment_whose_port_is_taken_does_not_start(
+    unit: str, above: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its actors would reach a stranger's broker, and blame the CA; its own would be started again for ever."""
+    monkeypatch.setattr(deployed, "find_mosquitto", lambda: "mosquitto")
+    folder = tmp_path / "hearts"
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        hosts = ["--hosts", "berlin=127.0.0.1,paris=127.0.0.1", "--port", f"{port - above}"]
+        assert main(["federation", "deploy", str(folder), *hosts]) == 0
+        assert main(["federation", "run", str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert f"port {port} is in use, so the {unit} of berlin cannot have it; by whom is not known;" in error
+        assert "--port" in error
+        (blocked,) = [one for one in deployed.units_of(folder) if deployed._taken(one)]
+        assert blocked.name == unit
+    assert not any(map(deployed._taken, deployed.units_of(folder)))
