@@ -97,6 +97,11 @@ class Schema:
         return found
 
     @property
+    def two_valued(self) -> tuple[str, ...]:
+        """The features with only two values: indicators, and columns of two codes, by labels or bounds of 0:1."""
+        return tuple(name for name in self.features if (self.bounds[name].lower, self.bounds[name].upper) == (0, 1))
+
+    @property
     def categories(self) -> dict[str, tuple[str, ...]]:
         """The labels of the columns that have some, in the order of their codes."""
         return {name: labels for name in self.columns if (labels := self.bounds[name].labels)}

@@ -336,7 +336,7 @@ def categories_from(
     phi, curved = scoring.posterior(released, rows, n, model, model.prior(prior_sd)), []
     if shown := curvature(released[-1], rows, n, phi, model):
         places = Places(model.effects, model.levels, model.features)
-        curved, phi = shown.warnings(phi, columns.columns[:-1], places), shown.widen(phi, places)
+        curved, phi = shown.warnings(phi, columns.columns[:-1], places, schema), shown.widen(phi, places)
     law = Categories(
         columns=columns,
         model=model,

@@ -8,7 +8,8 @@ slope of maximum likelihood, as has the weighted fit without noise.
 on all x, weighted by w q. The score of g, Σ w s g, does not change with θ to first order. Its mean is zero if the
 predictor is linear, and else γ_j Σ w q g², with γ_j the coefficient of f beside x. All of that is in the released sums:
 the regression from Σ w q f x and Σ w q x xᵀ, the score of g from those of f and x, and Σ w q g² from Σ w q f² and the
-regression. A binary feature has g = 0, and so no curve. The variance is that of the noise, that of sampling
+regression. A binary feature has g = 0, and so no curve; noise may
+show one, so no warning names it. The variance is that of the noise, that of sampling
 (rows shortened by nothing, so it is rather too large), and a third of what may bend in the step from φ_k. Noise in
 Σ w q g² counts as part of it, so where noise hides that sum, there is no curve.
 
@@ -36,7 +37,7 @@ from scipy.special import ndtri
 from inference.models.glm.scoring import WRONG, NoisyScore, Rows, Simulation, positive
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal
-from inference.problem import Array
+from inference.problem import Array, Schema
 
 FALSE_ALARMS = 0.02  # share of fits to straight predictors with a warning, over all features together
 MATTERS = 0.25  # least shift of a slope to warn of, in its standard deviations
@@ -65,11 +66,16 @@ class Curvature(NamedTuple):
         margins[places.levels] = (self.shift.reshape(-1, places.features) ** 2).sum(axis=1)
         return Normal(phi.mean, phi.cov + np.diag(margins))
 
-    def warnings(self, phi: Normal, features: Sequence[str], places: Places) -> list[str]:
-        """Name the features that are clearly curved, and whose slopes may shift. Args: phi: without the margin."""
+    def warnings(self, phi: Normal, features: Sequence[str], places: Places, schema: Schema | None) -> list[str]:
+        """Name the features that are clearly curved, and whose slopes may shift.
+
+        Args:
+            phi: without the margin. schema: of the job, if known: a feature with two values is never named.
+        """
+        straight = () if schema is None else schema.two_valued
         sds = np.sqrt(np.diag(phi.cov))[places.slopes]
         matter = np.any((self.clear & (self.shift > MATTERS * sds)).reshape(-1, places.features), axis=0).tolist()
-        which = [name for name, one in zip(features, matter, strict=False) if one]
+        which = [name for name, one in zip(features, matter, strict=False) if one and name not in straight]
         return [
             f"the relation to {name} is curved, so its slope depends on how rows are weighed, and rounds weigh rows "
             "far out less; its interval allows for that only roughly; give a transform or categories of it, or raise "

@@ -122,7 +122,7 @@ def regression_of_scores(
     curved, warnings = released.curvature(phi), warnings_of(released, phi)
     if curved:
         places = Places.of_one(curved.shift.size)
-        warnings += curved.warnings(phi, released.columns.columns, places)
+        warnings += curved.warnings(phi, released.columns.columns, places, schema)
         phi = curved.widen(phi, places)
     own: dict[str, Any] = {"prior_sd": prior_sd, "schema": schema, "notes": notes}
     return replace(

@@ -40,7 +40,7 @@ def warnings_of(
             f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
             "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
         )
-    warnings += about_curves(curvature([Part(one, rows) for one in released], n), columns.features)
+    warnings += about_curves(curvature([Part(one, rows) for one in released], n), columns)
     rare = _hidden_groups(released[-1], rows)
     if columns.groups > 1 and rare.any():
         warnings.append(
@@ -63,15 +63,19 @@ def reasons(columns: Columns) -> str:
     return f"they lack a value, have a negative duration, or codes other than {columns.coding}"
 
 
-def about_curves(found: Curvature | None, features: Sequence[str]) -> list[str]:
-    """Return a warning if the log hazard is curved in a feature; false alarms: `CURVED` for all features together."""
+def about_curves(found: Curvature | None, columns: Columns) -> list[str]:
+    """Return a warning if the log hazard is curved in a feature; false alarms: `CURVED` for all features together.
+
+    A feature with two values cannot be curved: what it shows is noise.
+    """
     if found is None:
         return []
-    limit = -ndtri(CURVED / 2 / len(features))
+    features, limit = np.array(columns.features), -ndtri(CURVED / 2 / len(columns.features))
     far = np.abs(found.mean) > limit * np.sqrt(found.noise + found.sampling)
+    far &= ~np.isin(features, columns.two_valued)
     if not far.any():
         return []
-    which = listed(list(np.array(features)[far]))
+    which = listed(list(features[far]))
     return [
         f"the log hazard seems to be curved in {which}, so intervals may hold for no slope: rounds weigh rows far out "
         "less; give the logarithm or the root of a feature whose first units matter more"

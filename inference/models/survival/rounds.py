@@ -49,7 +49,7 @@ class Columns:
         group: name of a column of G consecutive numbers, or None. groups: G. features: of a regression.
         censored: the event column's code of a censored row; an event is the next number. first_group: the first
             group's number. texts: labels of the event's codes and of the groups, or none.
-        finest: the least number of intervals of `grid`, if the cells suffice.
+        finest: the least number of intervals of `grid`, if the cells suffice. two_valued: features with two values.
 
     Raises:
         DataError: there are no times, or more than `INTERVALS_MAX`.
@@ -65,6 +65,7 @@ class Columns:
     first_group: int = 0
     finest: int = 1
     texts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    two_valued: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.times) <= INTERVALS_MAX:
@@ -150,7 +151,9 @@ class Columns:
             raise DataError(f"{found}, where nobody is followed; end the grid at {end:g}, or state a wider bound")
         grid = times or tuple(float(end * k / intervals) for k in range(1, intervals + 1))
         features = tuple(name for name in schema.features if name not in (event, group))
-        return cls(schema.target, event, grid, group, groups, features, censored, first, finest, texts)
+        known: dict[str, Any] = {"groups": groups, "features": features, "finest": finest, "texts": texts}
+        known |= {"censored": censored, "first_group": first}
+        return cls(schema.target, event, grid, group, **known, two_valued=schema.two_valued)
 
 
 def _first_code(event: str, bounds: Interval) -> int:
