@@ -412,7 +412,7 @@ def inner(schema: Schema, settings: Settings) -> Schema:
         if settings.site == schema.target:
             raise DataError(f"column {settings.site!r} is both the target and the site; name two columns")
     features = tuple(name for name in schema.features if name != settings.site)
-    bounds = {name: schema.bounds[name] for name in (*features, schema.target)}
+    bounds = {name: ends for name, ends in schema.bounds.items() if name != settings.site}
     own = replace(schema, features=features, bounds=bounds, alone=True)
     settings.varies(own)
     return own

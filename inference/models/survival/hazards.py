@@ -190,6 +190,11 @@ class Hazards:
         first, *others = self.columns.group_labels
         return {"groups": f"{', '.join(others)} against {first}"} if others else {}
 
+    @property
+    def _clearest(self) -> str:
+        """The name of the effect that is largest in its posterior standard deviations."""
+        return max(self.estimates(), key=lambda one: abs(one.marginal.mean) / (one.marginal.sd or 1.0)).name
+
     def posterior(self) -> Posterior:
         """Return the posterior of this law."""
         method = {"method": self.method} if self.method else {}
@@ -201,7 +206,10 @@ class Hazards:
             notes=tuple(self.warnings),
             attrs=self.attrs,
             table=self.estimates,
-            extras=lambda: {"remarks": {"events": self.columns.coding, **self._compared, **method}},
+            extras=lambda: {
+                "remarks": {"events": self.columns.coding, **self._compared, **method},
+                "headline": self._clearest,
+            },
             predictor=self,
             sample=self.sample,
             private=self.private,

@@ -26,6 +26,7 @@ from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
+from dca_proto.report.learned import result as headline_of
 from dca_proto.statistics import resolve
 from dca_proto.testing import Network, TestFederation
 from emulator.ideal import IdealSwarm
@@ -117,6 +118,14 @@ def test_a_jobs_result_names_the_labels_and_never_the_codes(name: str) -> None:
             assert not any(f"{column}{sign}{code}" in text for sign in (" ", " = ", "=") for code in "012"), text
 
 
+def test_hazards_have_the_clearest_effect_as_their_headline() -> None:
+    rows, settings, _ = CASES["survival-regression"]
+    summary, _ = learned("survival-regression", rows, **settings)
+    clearest = max(summary["estimates"], key=lambda row: abs(row["estimate"]) / row["estimate_sd"])
+    assert clearest != summary["estimates"][0]
+    assert (headline_of(summary) or ("",))[0] == clearest["name"]  # type: ignore[arg-type]
+
+
 def test_every_job_with_a_group_takes_one_of_texts() -> None:
     """The list above has each job of the registry that has a column of groups or events among its settings."""
     hints = {name: get_type_hints(find(name).settings) for name in NAMES}
@@ -159,6 +168,17 @@ def test_a_picture_shows_an_indicator_as_the_table_does_and_scales_numbers(name:
     assert all(axis["scale"] == 1 and axis["unit"].endswith("category against its reference") for axis in of_arm)
     assert of_age
     assert all(axis["scale"] > 5 and "private standard deviation" in axis["unit"] for axis in of_age), "its sd is 10"
+
+
+@pytest.mark.parametrize(("name", "target"), [("sites-regression", "time"), ("sites-logistic", "sex")])
+def test_a_picture_of_sites_shows_an_indicator_against_its_reference(name: str, target: str) -> None:
+    job = find(name)
+    own = settings_from(job.settings, {"site": "stage"}, name)
+    found = job.reference(job.read(trial(target, "age", "arm", "stage"), own), own)
+    axes = {one.name: one.axis for one in found.estimates() if one.axis is not None}
+    assert axes["arm=both"] == {"unit": axes["arm=both"]["unit"], "scale": 1.0, "centre": 0.0}
+    assert axes["arm=both"]["unit"].endswith("category against its reference")
+    assert "plausible sd" in axes["age"]["unit"]
 
 
 def test_a_table_shows_every_category_and_shares_add_up_to_one() -> None:
