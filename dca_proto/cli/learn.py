@@ -29,7 +29,7 @@ from dca_proto.protocol.ledger import max_client_cost
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.kinds import NodeRelease
-from dca_proto.results.round import abort_line
+from dca_proto.results.round import abort_line, remedy_of
 from dca_proto.results.run import Run, run_of
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.device import Device, load
@@ -267,7 +267,7 @@ class _Run:
                     result = complete(self._learn(journal))
                 result = self._finish_job(result)
             except RoundAborted as error:
-                remedy = error.remedy or SAME_COMMAND
+                remedy = remedy_of(error, SAME_COMMAND)
                 if isinstance(error, ImplausibleSum) and self._held:
                     remedy += f", with --discard-round {self._held[-1].number}"
                 self._fail(abort_line(error), remedy, error.contributors, error.needed)

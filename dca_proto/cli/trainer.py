@@ -19,6 +19,7 @@ from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.results.round import (
+    NODES_NAME_ABSENT,
     Round,
     aborted_round,
     doubts,
@@ -26,6 +27,7 @@ from dca_proto.results.round import (
     fields_of,
     lost_words,
     over_words,
+    remedy_of,
     round_of,
     sds_of,
 )
@@ -120,9 +122,9 @@ def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str 
             aggregate = complete(actor.run_round(request, reporter))
         except RoundAborted as error:
             keep_earlier(console, json_to)
-            write_json(aborted_round(error), json_to)
-            if error.remedy:
-                reporter.say(error.remedy)
+            write_json(aborted_round(error, expected or None), json_to)
+            if remedy := remedy_of(error):
+                reporter.say(remedy)
             raise
     if aggregate is None:
         raise typer.Exit(TERMINATED)
@@ -146,7 +148,7 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
     write_json([*(round_of(result, alone=True) for result in results), *map(aborted_round, aborts)], json_to)
     for aggregate in results:
         _show(console, aggregate)
-    for remedy in dict.fromkeys(error.remedy for error in aborts if error.remedy):
+    for remedy in dict.fromkeys(filter(None, map(remedy_of, aborts))):
         say(console, "advice", remedy)
     if aborts:
         raise aborts[-1]
@@ -198,6 +200,5 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
     over = [f"{label:<11}{text}" for label, text in nodes if text]
     missing = aggregate.clients - aggregate.contributors if aggregate.n_min else 0
     if missing:
-        nodes_name = "dca status of each Compute node names those of its own that were absent"
-        over.insert(0, f"missing    {counted(missing, 'client')}: declined, or absent; {nodes_name}")
+        over.insert(0, f"missing    {counted(missing, 'client')}: declined, or absent; {NODES_NAME_ABSENT}")
     return [f"from       {source}", *over, f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

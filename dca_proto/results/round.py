@@ -276,11 +276,27 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **fields: Any) -
     return Round(ok=True, **{**found, **fields})
 
 
-def aborted_round(error: RoundAborted) -> Round:
-    """Return the record of an aborted round: the reason, and how many contributed and were needed, if known."""
+NODES_NAME_ABSENT = "dca status of each Compute node names those of its own that were absent"
+
+
+def remedy_of(error: RoundAborted, usual: str = "") -> str:
+    """Return what to do about an aborted round. An abort for too few has their number; a node's status names them."""
+    remedy = error.remedy or usual
+    is_few = error.contributors is not None and error.needed is not None and error.quorum.nodes
+    return "; ".join(filter(None, [NODES_NAME_ABSENT if is_few else "", remedy]))
+
+
+def aborted_round(error: RoundAborted, clients: int | None = None) -> Round:
+    """Return the record of an aborted round: the reason, and how many contributed and were needed, if known.
+
+    Args:
+        clients: how many were asked, if known.
+    """
+    remedy = remedy_of(error)
     return Round(
         ok=False,
-        error=abort_line(error),
+        error=abort_line(error) + (f"; {remedy}" if remedy else ""),
+        clients=clients,
         contributors=error.contributors,
         n_min=error.needed,
         implausible=isinstance(error, ImplausibleSum),

@@ -206,7 +206,11 @@ def test_an_aborted_round_exits_with_code_3_and_its_reason(folder: Path, dca: Dc
     assert done.returncode == 3, done.stderr
     few = r"dca: the round was aborted: \d clients? contributed, at least 5 were needed; nothing was released"
     assert re.search(few, done.stderr)
-    assert parsed((folder / "out.json").read_text(), "trainer")["ok"] is False
+    result = parsed((folder / "out.json").read_text(), "trainer")
+    assert (result["ok"], result["clients"]) == (False, 5)
+    where = "dca status of each Compute node names those of its own that were absent"
+    assert where in result["error"], "a trainer is told how many contributed to an aborted round, not who"
+    assert where in done.stderr
 
 
 @pytest.mark.long

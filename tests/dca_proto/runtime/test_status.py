@@ -177,6 +177,10 @@ def test_a_node_names_the_clients_that_were_absent_from_the_last_round(demo: Pat
     later = asyncio.run(state_of(node, *ended, facts.Released(b"b" * 16, 5, bytes(32))))
     assert later.last is not None
     assert later.last.absent == [], "of another round"
+    few = facts.NodeAborted(b"a" * 16, node.id, "too-few-clients", "22 contributed, 24 were needed")
+    aborted = asyncio.run(state_of(node, ended[0], few))
+    assert aborted.last is not None
+    assert aborted.last.absent == found.last.absent, "an aborted round has names, too"
 
 
 def test_a_node_names_the_clients_whose_proofs_failed(demo: Path) -> None:
