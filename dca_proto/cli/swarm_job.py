@@ -339,7 +339,7 @@ _BOUNDS_ADVICE = (
 )
 
 
-_READ = "read from this file, so not public: state them, and their order, from the study's plan"
+_READ = "alphabetical, read from this file, so not public: state them from the study's plan, the reference first"
 
 
 class DataOptions(msgspec.Struct, frozen=True, kw_only=True):

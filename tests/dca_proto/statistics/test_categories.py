@@ -236,6 +236,7 @@ def test_a_missing_list_is_suggested_from_the_owners_own_file_and_said_to_be_rea
         problem_of(options)
     assert "smoker, city: texts, such as --categories smoker=maybe,no,yes --categories 'city=Oulu" in str(caught.value)
     assert "not public" in str(caught.value)
+    assert "the reference first" in str(caught.value)
     assert texts_in(path, ["age", "smoker", "nowhere"]) == {"smoker": ("maybe", "no", "yes")}, "age has numbers"
     odd = ("a, b", 'c "d"', "e f")
     option, value = shlex.split(categories_option("x y", odd))
