@@ -6,7 +6,7 @@
 
 A field's type states what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, one of them or None,
 or ``tuple[float, ...] | None``: a list, or a text such as ``0,40,80``, which needs no quotes in a shell. Numbers are
-finite.
+finite. A field of `names` also takes a list of texts.
 
 **One declaration a hyperparameter.** Making the dataclass checks all of its values, whoever makes it: a command, a job,
 or an estimator, whose ``settings`` names the dataclass of its job. Model functions that take single values call the
@@ -41,9 +41,13 @@ _WORDS = {
 }
 
 
-def setting(default: Any, meaning: str, check: Callable[[str, Any], None] | None = None) -> Any:
-    """Return a settings field with its default, its meaning in one line for people, and a check that refuses values."""
-    return field(default=default, metadata={"meaning": meaning, "check": check})
+def setting(default: Any, meaning: str, check: Callable[[str, Any], None] | None = None, *, names: bool = False) -> Any:
+    """Return a settings field with its default, its meaning in one line for people, and a check that refuses values.
+
+    Args:
+        names: whether it is a text of names by commas, as in sex,smoker; a list of texts is accepted, too.
+    """
+    return field(default=default, metadata={"meaning": meaning, "check": check, "names": names})
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,10 @@ class JobSettings:
     def __post_init__(self) -> None:
         types = get_type_hints(type(self))
         for entry in fields(self):
-            value = _accepted(entry.name, getattr(self, entry.name), types[entry.name])
+            value = getattr(self, entry.name)
+            if entry.metadata.get("names") and isinstance(value, list | tuple):
+                value = _joined(entry.name, value)
+            value = _accepted(entry.name, value, types[entry.name])
             object.__setattr__(self, entry.name, value)
             if (check := entry.metadata.get("check")) is not None:
                 check(entry.name, value)
@@ -91,6 +98,14 @@ def _accepted(key: str, value: object, wanted: Any) -> object:
         return float(value) if isinstance(value, int) and plain not in accepted else value
     expected = " or ".join(_WORDS[kind] for kind in accepted if kind is not NoneType)
     raise DataError(f"setting {key!r} is {repr(value)[:FOUND_CHARS_MAX]}, expected {expected}")
+
+
+def _joined(key: str, listed: Iterable[object]) -> str:
+    """Return names as one text, by commas. Raises `DataError` unless they are texts without one."""
+    for name in listed:
+        if not isinstance(name, str) or "," in name:
+            raise DataError(f"setting {key!r} lists {name!r}, expected texts without commas, as in ['sex', 'smoker']")
+    return ",".join(map(str, listed))
 
 
 def _numbers(value: object) -> Numbers | None:

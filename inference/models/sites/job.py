@@ -79,7 +79,9 @@ class Settings(SamplerSettings):
     method: str = setting(GRID, "How to compute the posterior: grid, or nuts (NumPyro).", one_of(METHODS))
     site: str | None = setting(None, "In a trial on one machine: the column of sites, codes between its bounds.")
     slopes: str = setting(
-        "", "Features whose effects differ between sites, too, by commas; at most one for method grid."
+        "",
+        "Features whose effects differ between sites, too, by commas; at most one for method grid.",
+        names=True,
     )
     between_sd: float = setting(
         1.0, "Scale of the half-normal prior of each sd between sites, standardised.", require_positive

@@ -60,14 +60,19 @@ class Settings(JobSettings):
 
     bins: int = setting(BINS, "Number of bins of a column of numbers, 2 to 64.", within(2, 64))
     codes: str | None = setting(
-        None, "The columns of codes, as in sex,smoker; by default those with bounds 0:1 or listed categories."
+        None,
+        "The columns of codes, as in sex,smoker; by default those with bounds 0:1 or listed categories.",
+        names=True,
     )
-    whole: str | None = setting(None, "The columns of whole numbers, as in age,children; others are real numbers.")
+    whole: str | None = setting(
+        None, "The columns of whole numbers, as in age,children; others are real numbers.", names=True
+    )
     pairs: str = setting(
         TREE,
         f"Which pairs of columns are counted: {', '.join(RULES)} (a first round chooses a tree, no pair, all with the "
         "target), or named ones, as in age:income,sex:income.",
         require_pairs,
+        names=True,
     )
     share: float = setting(SHARE_OF_TREE, "Share of the budget that chooses the tree.", require_share)
     rows: int | None = setting(

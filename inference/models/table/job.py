@@ -37,7 +37,9 @@ class Settings(JobSettings):
 
     group: str | None = setting(None, "A column of groups, texts or codes; by default all rows are one.")
     codes: str | None = setting(
-        None, "The columns of codes, as in sex,smoker; by default those with bounds 0:1. Columns of texts always are."
+        None,
+        "The columns of codes, as in sex,smoker; by default those with bounds 0:1. Columns of texts always are.",
+        names=True,
     )
     quartiles: bool = setting(True, "Whether to spend budget on median and quartiles of columns of numbers.")
     levels: int = setting(

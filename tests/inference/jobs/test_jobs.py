@@ -6,7 +6,7 @@ Rounds are those of the ideal functionality; its noise keys come from a seeded g
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -300,9 +300,26 @@ WRONG = [
     ("logistic", {"epochs": 0}, "'epochs' is 0"),
     ("logistic", {"prior_sd": -1}, "above 0"),
     ("gaussian", {"method": "gibs"}, "known: noise-aware, conjugate"),
+    ("synthetic", {"codes": ["sex", 3]}, r"setting 'codes' lists 3, expected texts without commas"),
+    ("synthetic", {"codes": ["a,b"]}, r"setting 'codes' lists 'a,b', expected texts without commas"),
+    ("regression", {"repair": ["absolute"]}, "expected a text"),
+    ("regression", {"codes": ["event"]}, "setting 'codes' is not in job 'regression'"),
     ("regression-mcmc", {"method": "normalx"}, "did you mean 'normal'"),
     ("regression-mcmc", {"chains": 0}, "setting 'chains' is 0, expected a whole number, at least 1"),
 ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_setting_of_names_by_commas_takes_a_list_too(name: str) -> None:
+    kind = find(name).settings
+    for entry in fields(kind):
+        by_commas = any(
+            words in str(entry.metadata.get("meaning")) for words in ("as in sex,", "as in age", "by commas")
+        )
+        assert entry.metadata.get("names", False) is by_commas, "and no other takes one"
+        if by_commas:
+            given = ["a:b", "c:d"] if entry.name == "pairs" else ["event", "response"]
+            assert getattr(settings_from(kind, {entry.name: given}, name), entry.name) == ",".join(given)
 
 
 @pytest.mark.parametrize(("name", "table", "message"), WRONG)
