@@ -21,6 +21,7 @@ from dca_proto.protocol.params import DAY_MS
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.bundle import SUFFIX, link_of, read_bundle, write_bundle
 from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.files import require_input
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.registrar_file import RegistrarFile, read_registrar
 from dca_proto.runtime.suggestion import lines_of
@@ -51,6 +52,8 @@ def invite(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the invitations of these names.")] = False,
 ) -> None:
     """Write an invitation with a one-time code for each device."""
+    if suggest_policy is not None:
+        require_input(suggest_policy, "expected a policy file")
     file = read_registrar(registrar)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

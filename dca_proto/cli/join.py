@@ -67,6 +67,8 @@ def join(
         require_input(data, "expected a CSV of readings")
     elif not (no_start or renew):
         raise UsageError("found no --data, expected a CSV of readings; or --no-start, if a program passes the data")
+    if policy is not None:
+        require_input(policy, "expected a policy file")
     if policy is not None and accept_policy is not None:
         raise UsageError("found --policy and --accept-policy or --refuse-policy, expected one of them")
     if renew and (policy is not None or accept_policy is not None):

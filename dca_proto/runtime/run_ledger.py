@@ -119,7 +119,7 @@ class RunLedger:
                 raise UsageError(f"{self._path} does not exist: give the total of all runs as well, --ledger-epsilon 4")
             return self._new
         try:
-            return msgspec.json.decode(read_text(self._place), type=_Content)
+            return msgspec.json.decode(read_text(self._path), type=_Content)
         except msgspec.DecodeError as error:
             raise InputError(f"{self._path} is no ledger of runs, or is damaged: {error}; name another file") from None
 

@@ -56,6 +56,7 @@ INPUTS = {
     ("account", "bounds"): "--clients 100 --bounds ODD",
     ("swarm", "bounds"): "--csv data.csv --target x --bounds ODD",
     ("swarm", "csv"): "--csv ODD --target x",
+    ("swarm", "ledger"): "--csv data.csv --target x --epsilon 1 --ledger ODD --ledger-epsilon 4",
     ("emulate run", "scenario"): "ODD",
     ("federation init", "authority"): "--authority ODD",
     ("federation show", "file"): "ODD",
@@ -73,6 +74,8 @@ INPUTS = {
     ("dashboard", "files"): "ODD",
     ("registrar", "config"): "ODD",
     ("federation invite", "registrar"): "ward-7 --registrar ODD",
+    ("federation invite", "suggest_policy"): "ward-7 --suggest-policy ODD",
+    ("join", "policy"): "ward-7.dcai --no-start --policy ODD",
     ("federation add-registrar", "authority"): f"r={'ab' * 32} --authority ODD",
     ("federation add-registrar", "federation"): f"r={'ab' * 32} --federation ODD",
     ("results", "schedule"): "--schedule ODD",
@@ -189,9 +192,10 @@ def test_an_input_that_is_no_file_is_named_at_once(
     if name == "bounds":
         base = re.sub(r" --bounds \S+", "", base)
     for kind in KINDS:
-        if (kind == "too deep" and ("tls" in name or name in ("csv", "test", "journal", "password_file"))) or (
-            kind == "a folder" and command == "inspect"
-        ):
+        if (
+            kind == "too deep"
+            and ("tls" in name or name in ("csv", "test", "journal", "password_file", "policy", "suggest_policy"))
+        ) or (kind == "a folder" and command == "inspect"):
             continue
         place = folder / "odd.toml"
         odd(kind, place)
