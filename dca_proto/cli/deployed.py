@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import getpass
 import os
 import re
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from dca_proto.cli.output import tell
 from dca_proto.deploy.plan import OWNER
-from dca_proto.errors import UsageError
+from dca_proto.errors import StorageError, UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.broker import find_mosquitto
+from dca_proto.runtime.clock import now_ms
+from dca_proto.wording import iso
 
 _AGAIN_S, _AGAIN_MAX_S, _STOP_S = 1.0, 60.0, 10.0
 _EXEC = "ExecStart="
+_LOCK = ".running"
 
 
 class Unit(NamedTuple):
@@ -47,7 +52,35 @@ def units_of(folder: Path) -> list[Unit]:
 
 
 async def run_deployment(folder: Path) -> None:
-    """Run all units, and start each again when it ends, until cancelled."""
+    """Run all units, and start each again when it ends, until cancelled. Raises `UsageError` if they run already."""
+    with _alone(folder):
+        await _run_units(folder)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Lock the folder, so that no other process runs its units: a second broker would remove the first one's pid_file.
+
+    Raises `UsageError` if another process has the lock. The file stays: whoever removed it could remove another's.
+    """
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot write {folder / _LOCK}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            since = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
+            raise UsageError(f"{folder} runs already, {since}; end that process first, or leave it alone") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"since {iso(now_ms())}; pid {os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _run_units(folder: Path) -> None:
     units = units_of(folder)
     mosquitto = find_mosquitto()
     if mosquitto is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -126,3 +128,25 @@ def test_a_deployment_whose_port_is_taken_does_not_start(
         (blocked,) = [one for one in deployed.units_of(folder) if deployed._taken(one)]
         assert blocked.name == unit
     assert not any(map(deployed._taken, deployed.units_of(folder)))
+
+
+def test_a_deployment_that_runs_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second broker would end at once, and remove the pid_file of the first, which the registrar reads."""
+    folder, ran = tmp_path / "hearts", []
+
+    async def run(path: Path) -> None:
+        ran.append(path)
+
+    monkeypatch.setattr(deployed, "_run_units", run)
+    assert main(["federation", "deploy", str(folder), "--hosts", "berlin=127.0.0.1,paris=127.0.0.1"]) == 0
+    with deployed._alone(folder):
+        found = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+        assert main(["federation", "run", str(folder)]) == 2
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == found
+    error = capsys.readouterr().err
+    assert re.search(rf"hearts runs already, since 20\d\d-\S+Z; pid {os.getpid()}; end that process first", error)
+    assert not ran
+    assert main(["federation", "run", str(folder)]) in (None, 0)
+    assert ran == [folder]
