@@ -12,7 +12,8 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,9 +23,9 @@ from dca_proto.errors import StorageError, UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.broker import find_mosquitto
 from dca_proto.runtime.clock import now_ms
-from dca_proto.wording import iso
+from dca_proto.wording import duration, iso
 
-_AGAIN_S, _AGAIN_MAX_S, _STOP_S = 1.0, 60.0, 10.0
+_AGAIN_S, _AGAIN_MAX_S, _HEALTHY_S, _STOP_S = 1.0, 60.0, 60.0, 10.0
 _EXEC = "ExecStart="
 _LOCK = ".running"
 
@@ -129,11 +130,21 @@ def _command(unit: Unit, mosquitto: str, place: Path) -> list[str]:
     return [mosquitto, *unit.arguments[:-1], str(path)]
 
 
-async def _keep(unit: Unit, command: list[str]) -> None:
-    """Run one unit, and start it again whenever it ends, until cancelled."""
+async def _keep(
+    unit: Unit,
+    command: list[str],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Run one unit, and start it again whenever it ends, until cancelled.
+
+    The pause before that doubles each time. It is short again after a run of a minute.
+    """
     pause_s = _AGAIN_S
     guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
     while True:
+        began_s = clock()
         with (unit.folder / f"{unit.name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *guarded, cwd=unit.folder, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
@@ -149,6 +160,9 @@ async def _keep(unit: Unit, command: list[str]) -> None:
                         await process.wait()
                 raise
         why = _taken(unit) or f"its log says why: {unit.folder / unit.name}.log"
-        tell(f"{unit.name} of {unit.folder.name} ended with {code}; {why}; it is started again", stderr=True)
-        await asyncio.sleep(pause_s)
+        if clock() - began_s >= _HEALTHY_S:
+            pause_s = _AGAIN_S
+        again = f"it is started again in {duration(1000 * pause_s)}"
+        tell(f"{unit.name} of {unit.folder.name} ended with {code}; {why}; {again}", stderr=True)
+        await sleep(pause_s)
         pause_s = min(2 * pause_s, _AGAIN_MAX_S)

@@ -93,7 +93,7 @@ async def _keep_broker(folder: Path, options: BrokerOptions, began: asyncio.Futu
         except UsageError as error:
             if not began.done():
                 raise
-            tell(f"broker  {error}; it is started again", stderr=True)
+            tell(f"broker  {error}; it is started again in {duration(1000 * pause_s)}", stderr=True)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _AGAIN_MAX_S)
 

@@ -150,3 +150,31 @@ def test_a_deployment_that_runs_is_not_started_again(
     assert not ran
     assert main(["federation", "run", str(folder)]) in (None, 0)
     assert ran == [folder]
+
+
+def test_the_pause_before_a_restart_is_short_again_after_a_healthy_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a unit that once failed for minutes is down for a minute after each later end."""
+    now_s, paused, runs_s = [0.0], [], [0.0] * 7 + [59.0, 60.0, 0.0]
+
+    class Process:
+        async def wait(self) -> int:
+            if not runs_s:
+                raise KeyboardInterrupt
+            now_s[0] += runs_s.pop(0)
+            return 1
+
+    async def start(*command: object, **about: object) -> Process:
+        return Process()
+
+    async def sleep(pause_s: float) -> None:
+        paused.append(pause_s)
+        now_s[0] += pause_s
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    unit = deployed.Unit("compute", tmp_path, [])
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(deployed._keep(unit, [], clock=lambda: now_s[0], sleep=sleep))
+    assert paused == [1, 2, 4, 8, 16, 32, 60, 60, 1, 2]
+    assert "it is started again in 16 s" in capsys.readouterr().err
