@@ -1,4 +1,7 @@
-"""`dca ledger` shows a client's or trainer's charges, its remaining budget, and a client's declined rounds."""
+"""`dca ledger` shows a client's or trainer's charges, its remaining budget, and a client's declined rounds.
+
+Of a file of `dca swarm --ledger` it shows the runs, and what is left for further ones.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import Config
 from dca_proto.runtime.files import write_json
+from dca_proto.runtime.run_ledger import RunLedger, is_run_ledger
 from dca_proto.runtime.spending import Asked, Spending, ledger_view_of, read_ledger_view, spending
 from dca_proto.statistics import REPLACE_ONE_ROW
 from dca_proto.wording import counted
@@ -31,6 +35,7 @@ EXAMPLES = """Examples:
   dca ledger client.toml                       rounds charged and declined, and what the policy leaves
   dca ledger trainer.toml                      the federation's account, as this trainer keeps it
   dca ledger client.db --delta 1e-6            a store without its file: the total spent, at that delta
+  dca ledger runs.json                         the runs of dca swarm --ledger runs.json, and what is left
   dca ledger client.toml --json - | jq .epsilon_left
 
 The actor may run meanwhile. The command changes nothing.
@@ -38,7 +43,12 @@ The actor may run meanwhile. The command changes nothing.
 
 
 def ledger(
-    file: Annotated[Path, typer.Argument(help="A client's or a trainer's TOML file, or its store.", metavar="FILE")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A client's or a trainer's TOML file, its store, or a file of dca swarm --ledger.", metavar="FILE"
+        ),
+    ],
     delta: Annotated[
         float | None, typer.Option(help=f"State totals at this delta; by default the policy's, or {at_least(DELTA)}.")
     ] = None,
@@ -53,6 +63,13 @@ def ledger(
     epsilon for reports (epsilon_for_reports), their epsilons add up to that part, and other rounds share the rest.
     """
     console = result_console(json_to)
+    if is_run_ledger(file):
+        if delta is not None:
+            raise UsageError(f"--delta is for a store only; {file} has the delta of its total")
+        of_runs = RunLedger(file, None, DELTA).spending()
+        show_runs(console, of_runs)
+        write_json(of_runs, json_to)
+        return
     view = read_ledger_view(file)
     limit = view.budget_limit
     if delta is not None and limit is not None:
@@ -90,6 +107,19 @@ def show(console: Console, spent: Spending) -> None:
         _say(console, "in total   " + ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common()))
     for warning in spent.warnings:
         say(console, "warning", warning)
+
+
+def show_runs(console: Console, spent: Spending) -> None:
+    """Print the runs of a swarm's ledger, what they have spent together, and what is left."""
+    _say(console, f"{spent.role}, {spent.store}\n")
+    rows = [(str(run.number), _round_cells(run)[0], run.statistic, at_least(run.epsilon or 0)) for run in spent.charges]
+    if rows:
+        console.print(table(("no.", "when (UTC)", "job", "epsilon"), rows, title="charged", align="><w>"))
+    at = f"at delta {at_least(spent.delta)}"
+    _say(console, f"spent     epsilon {at_least(spent.epsilon_spent)} {at} in {counted(len(rows), 'run')} together")
+    left = f"epsilon {at_most(spent.epsilon_left or 0)} {at} for one more run"
+    left += f", of {at_least(spent.epsilon_allowed or 0)} in total"
+    _say(console, f"left      {left}, or {at_most(spent.pure_left or 0)} for one with reports of delta 0")
 
 
 def _say(console: Console, line: str) -> None:

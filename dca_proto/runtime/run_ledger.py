@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,8 +20,12 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.runtime.clock import now_ms
-from dca_proto.runtime.files import read_text, sync_folder, whole_file
+from dca_proto.runtime.files import open_input, read_text, sync_folder, whole_file
+from dca_proto.runtime.spending import Charged, Spending
+from dca_proto.runtime.store_check import STORE_BYTES_MAX
 from dca_proto.wording import counted, iso
+
+RUNS = "runs of dca swarm"  # in place of an actor's role
 
 
 class SwarmRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +42,12 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     epsilon: float
     delta: float
     runs: tuple[SwarmRun, ...] = ()
+
+
+def is_run_ledger(path: Path) -> bool:
+    """Return whether a file is one of `dca swarm --ledger`: JSON, unlike an actor's file or store."""
+    with open_input(path, bytes_max=STORE_BYTES_MAX) as opened:
+        return opened.read(1) == b"{"
 
 
 class RunLedger:
@@ -92,6 +103,46 @@ class RunLedger:
             sync_folder(self._place.parent)
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
+
+    def spending(self) -> Spending:
+        """Return the runs as charges, what they have spent together, and what is left."""
+        known = self._read()
+        spent, delta = total(one.cost for one in known.runs), known.delta
+        nobody: dict[str, Any] = {"round_id": "", "trainer": "", "trainer_name": None, "invited": None, "relation": ""}
+        runs = [
+            Charged(
+                number=number,
+                at=run.at,
+                statistic=run.job,
+                epsilon=run.cost.epsilon(delta),
+                delta=0.0 if run.cost.is_pure else delta,
+                mu=run.cost.mu,
+                slack=run.cost.slack,
+                returned=False,
+                counts=True,
+                **nobody,
+            )
+            for number, run in enumerate(known.runs, 1)
+        ]
+        return Spending(
+            role=RUNS,
+            store=str(self._path),
+            federation=None,
+            delta=delta,
+            period_days=None,
+            mu_spent=spent.mu,
+            pure_spent=spent.pure,
+            slack_spent=spent.slack,
+            epsilon_spent=spent.epsilon(delta),
+            epsilon_allowed=known.epsilon,
+            epsilon_for_reports=None,
+            epsilon_left=spent.left(known.epsilon, delta),
+            pure_left=spent.left_pure(known.epsilon, delta),
+            epsilon_per_round_max=None,
+            charges=runs,
+            declined=[],
+            warnings=[],
+        )
 
     def words(self) -> str:
         """Return what was spent and what is left, in a line for people."""

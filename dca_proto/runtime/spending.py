@@ -61,9 +61,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A requested round: time, statistic, trainer and privacy cost."""
 
     at: Annotated[str, about("When, in UTC.")]
-    round_id: Annotated[str, about("In hexadecimal.")]
-    statistic: Annotated[str, about("What was asked for.")]
-    trainer: Annotated[str, about("Its id, in hexadecimal.")]
+    round_id: Annotated[str, about("In hexadecimal; empty for a run of `dca swarm`.")]
+    statistic: Annotated[str, about("What was asked for; of a run of `dca swarm` its job.")]
+    trainer: Annotated[str, about("Its id, in hexadecimal; empty for a run of `dca swarm`.")]
     trainer_name: Annotated[str | None, about("From the federation file; null without one.")]
     epsilon: Annotated[float | None, about("The cost to each participant; null if none is known.")]
     delta: Annotated[float | None, about("As epsilon.")]
@@ -94,7 +94,10 @@ class Declined(Asked, frozen=True, kw_only=True):
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `dca ledger --json`. Unknown values are null."""
 
-    role: Annotated[str | None, about("client or trainer.")]
+    role: Annotated[
+        str | None,
+        about("client or trainer; `runs of dca swarm` for a file of `dca swarm --ledger`, whose runs are its charges."),
+    ]
     store: Annotated[str, about("Its file.")]
     federation: Annotated[str | None, about("Its name.")]
     delta: Annotated[float, about("The δ of the totals.")]

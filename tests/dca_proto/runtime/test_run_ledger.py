@@ -157,3 +157,25 @@ def test_a_swarm_writes_its_run_down_and_starts_none_too_many(
     assert "expected at most" in shown.err
     assert "broker" not in shown.out, "nothing was started"
     assert json.loads(Path("a.ledger").read_text()) == content
+
+
+def test_the_command_shows_the_runs_and_what_is_left(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for job in ("regression", "mean"):
+        RunLedger(path, 4.0, DELTA).spend(job, TWO)
+    assert main(("ledger", str(path), "--json", "-")) == 0
+    found, spent = json.loads(capsys.readouterr().out), total([TWO] * 2)
+    assert [(run["statistic"], round(run["epsilon"], 9)) for run in found["charges"]] == [
+        ("regression", 2),
+        ("mean", 2),
+    ]
+    assert (found["epsilon_allowed"], found["delta"]) == (4, DELTA)
+    assert found["epsilon_spent"] == pytest.approx(spent.epsilon(DELTA))
+    assert found["epsilon_left"] == pytest.approx(spent.left(4, DELTA))
+    assert main(("ledger", str(path))) == 0
+    shown = capsys.readouterr().out
+    for words in ("regression", "mean", "in 2 runs together", "for one more run, of 4 in total"):
+        assert words in shown
+    assert main(("ledger", str(path), "--delta", "1e-6")) == 2
+    path.write_text("{}")
+    assert main(("ledger", str(path))) == 5
+    assert "is no ledger of runs, or is damaged" in capsys.readouterr().err
