@@ -14,6 +14,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.enrolment import Bundle, Entrance
 from dca_proto.protocol.federation import Federation
 from dca_proto.runtime.bundle import SCHEME, parse_link, read_bundle
+from dca_proto.runtime.config import SLEEP_S_MAX
 from dca_proto.runtime.device import load
 from dca_proto.runtime.files import require_input
 from dca_proto.runtime.joining import CONFIG, POLICY, Joined, open_link
@@ -30,6 +31,7 @@ EXAMPLES = """Examples:
   dca client ward-7/client.toml                      start it again
   dca join ward-7.bundle --data readings.csv --policy policy.toml        with limits of your own, for many devices
   dca join ward-7.bundle --data readings.csv --accept-policy             with those that the invitation suggests
+  dca join gateway-7.bundle --no-start --sleep-max 2400        a program runs it, and sleeps for 40 minutes at most
   dca join ward-7.bundle --renew                     the next certificate, before this one ends
   dca join dca://10.0.0.1:8884/.../... --folder ward-7 --data readings.csv
       the link of a QR code: dca federation invite ward-7 --qr
@@ -58,6 +60,15 @@ def join(
         ),
     ] = None,
     renew: Annotated[bool, typer.Option("--renew", help="Get the next certificate for a device that joined.")] = False,
+    sleep_max: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=SLEEP_S_MAX,
+            metavar="SECONDS",
+            help="The device sleeps so long between connections, at most: sleep_max_s of its file.",
+        ),
+    ] = None,
     no_start: Annotated[bool, typer.Option("--no-start", help="Only write the files.")] = False,
     json_logs: JsonLogs = False,
 ) -> None:
@@ -67,16 +78,9 @@ def join(
         require_input(data, "expected a CSV of readings")
     elif not (no_start or renew):
         raise UsageError("found no --data, expected a CSV of readings; or --no-start, if a program passes the data")
-    if policy is not None:
-        require_input(policy, "expected a policy file")
-    if policy is not None and accept_policy is not None:
-        raise UsageError("found --policy and --accept-policy or --refuse-policy, expected one of them")
-    if renew and (policy is not None or accept_policy is not None):
-        raise UsageError(
-            "found --renew with an option of the policy; a renewal keeps the policy: edit the device's file"
-        )
+    _check_options(policy, accept_policy, sleep_max, renew=renew)
     choice = Choice(policy, accept_policy)
-    joined = complete(_joined(invitation, data, folder, None if renew else choice))
+    joined = complete(_joined(invitation, data, folder, None if renew else choice, sleep_max or 0))
     if joined is None:
         return
     state = ("renewed" if joined.ends_later else "as before") if renew else "joined" if joined.is_new else "rejoined"
@@ -87,9 +91,25 @@ def join(
         tell("            a registrar issues one a day for each client, and none beyond its own time")
     if not renew:
         choice.tell(joined)
+    if sleep_max is not None and not joined.is_new:
+        tell(f"sleep       as before: {joined.config} is kept; set sleep_max_s there")
     tell(f"file        {joined.config}")
     if not (no_start or renew):
         serve(load(joined.config, roles=("client",)), json_logs)
+
+
+def _check_options(policy: Path | None, accept: bool | None, sleep_max: float | None, *, renew: bool) -> None:
+    """Refuse options that contradict each other, and a policy file that is missing. Raises `UsageError`."""
+    if policy is not None:
+        require_input(policy, "expected a policy file")
+    if policy is not None and accept is not None:
+        raise UsageError("found --policy and --accept-policy or --refuse-policy, expected one of them")
+    if renew and (policy is not None or accept is not None):
+        raise UsageError(
+            "found --renew with an option of the policy; a renewal keeps the policy: edit the device's file"
+        )
+    if renew and sleep_max is not None:
+        raise UsageError("found --renew with --sleep-max; a renewal keeps the device's file: set sleep_max_s there")
 
 
 class Choice:
@@ -138,7 +158,9 @@ def tell_lines(lines: list[Line]) -> None:
         tell(f"            {line!s:<{min(width, 48)}}  {line.difference}")
 
 
-async def _joined(invitation: str, data: Path | None, folder: Path | None, choice: Choice | None) -> Joined:
+async def _joined(
+    invitation: str, data: Path | None, folder: Path | None, choice: Choice | None, sleep_max_s: float
+) -> Joined:
     if invitation.startswith(SCHEME):
         if folder is None:
             raise UsageError("a link has no name for the device's folder: give --folder")
@@ -151,7 +173,7 @@ async def _joined(invitation: str, data: Path | None, folder: Path | None, choic
     place = folder or Path(bundle.name)
     if choice is None:
         return await renew_by(entrance, place)
-    return await join_by(bundle, place, data, choice.own, choice.limits(entrance, place))
+    return await join_by(bundle, place, data, choice.own, choice.limits(entrance, place), sleep_max_s=sleep_max_s)
 
 
 def _shown(invitation: str) -> str:

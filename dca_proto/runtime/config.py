@@ -52,7 +52,7 @@ from dca_proto.wording import nearest, parse_toml, toml_text
 _MIB_MAX = 1 << 24  # 16 TiB
 _RETENTION_DAYS_MIN, _RETENTION_DAYS_MAX = 1 / 24, 3660
 _PROCESSES_MAX = 1024
-_SLEEP_S_MAX = 366 * 24 * 3600
+SLEEP_S_MAX = 366 * 24 * 3600
 
 
 class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,8 +151,8 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.name:
             check_name(self.name)
-        if not 0 <= self.sleep_max_s <= _SLEEP_S_MAX:
-            raise InputError(f"[client] sleep_max_s: found {self.sleep_max_s:g}, expected 0 to {_SLEEP_S_MAX} seconds")
+        if not 0 <= self.sleep_max_s <= SLEEP_S_MAX:
+            raise InputError(f"[client] sleep_max_s: found {self.sleep_max_s:g}, expected 0 to {SLEEP_S_MAX} seconds")
 
     @property
     def own_name(self) -> str:
@@ -205,15 +205,19 @@ def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
         raise InputError(f"{path}: {error}") from None
 
 
-def actor_text(role: str, url: str, data: Path | None = None, name: str = "", policy: Path | None = None) -> str:
+def actor_text(
+    role: str, url: str, data: Path | None = None, name: str = "", policy: Path | None = None, sleep_max_s: float = 0
+) -> str:
     """Return the text of an actor's file, whose other files are beside it and have its role's name.
 
     Args:
         url: the broker's. data: a client's CSV; None if it has none. name: a client's. policy: a client's policy file.
+        sleep_max_s: of a client that sleeps between connections.
     """
     line = f"name = {toml_text(name)}\n" if name else ""
     line += f"data = {toml_text(str(data.absolute()))}\n" if data is not None else ""
     line += f"policy = {toml_text(str(policy))}\n" if policy is not None else ""
+    line += f"sleep_max_s = {sleep_max_s:.12g}\n" if sleep_max_s else ""
     return (
         f'[{role}]\nidentity = "{role}.key"\nfederation = "federation.toml"\n{line}store = "{role}.db"\n\n'
         f'[broker]\nurl = {toml_text(url)}\nca = "ca.pem"\npassword_file = "{role}.password"\n\n'

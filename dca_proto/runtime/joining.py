@@ -74,14 +74,15 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 async def join(
-    bundle: Bundle, folder: Path, data: Path | None, policy: Path | None = None, accepted: str = ""
-) -> Joined:
+    bundle: Bundle, folder: Path, data: Path | None, policy: Path | None = None, accepted: str = "",
+    *, sleep_max_s: float = 0,
+) -> Joined:  # fmt: skip
     """Make the key, enrol it, and write the client's files into a folder.
 
     Args:
         folder: created if missing. data: a CSV file; None if a program passes the data.
         policy: the owner's policy file, with its folder. accepted: the text of the policy that the owner has accepted;
-            it becomes a file in the folder.
+            it becomes a file in the folder. sleep_max_s: the longest sleep of a client that sleeps.
 
     Raises:
         UsageError: the registrar refuses, or a file of the folder belongs to another client.
@@ -108,7 +109,7 @@ async def join(
         if accepted:
             replace_private(folder / POLICY, accepted)
         limits = Path(POLICY) if accepted else policy
-        replace_private(folder / CONFIG, actor_text("client", url, data, enrolled.name, limits))
+        replace_private(folder / CONFIG, actor_text("client", url, data, enrolled.name, limits, sleep_max_s))
     return Joined(folder / CONFIG, enrolled.name, identity.id, enrolled.certificate, newest, is_new)
 
 

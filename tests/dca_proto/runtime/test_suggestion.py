@@ -157,6 +157,21 @@ def test_what_the_owner_chose_is_printed_and_stands_in_the_devices_file(
     assert read_config(tmp_path / "own/client.toml").policy.clients_min == 5
 
 
+@pytest.mark.long
+def test_a_device_that_sleeps_states_it_when_it_joins(
+    host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bundle,) = invite(host, "gateway-7")
+    place = ("--folder", tmp_path / "gateway")
+    run_join(host, bundle, *place, "--sleep-max", 2400)
+    files = read_config(tmp_path / "gateway/client.toml").files
+    assert isinstance(files, ClientFiles)
+    assert files.sleep_max_s == 2400
+    assert "sleep       as before" in run_join(host, bundle, *place, "--sleep-max", 60)
+    assert main(["join", str(bundle), "--renew", "--sleep-max", "60"]) == 2
+    assert "a renewal keeps the device's file: set sleep_max_s there" in capsys.readouterr().err
+
+
 def test_a_registrars_file_names_the_policy_of_all_invitations_and_a_link_carries_it(
     host: Path, policy: Path, tmp_path: Path
 ) -> None:
