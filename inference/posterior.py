@@ -73,6 +73,7 @@ class Posterior:
         private: False if no epsilon may be claimed.
         refitter: makes the posterior from the same aggregates under another prior; None if no aggregates are kept.
         synthetic: rows that resemble the clients' rows (`inference.models.synthetic.rows`), if the model makes them.
+        texts: the labels of columns of texts, in the order of their codes; a data frame to predict for may have these.
 
     Raises:
         DataError: a draw is not finite.
@@ -97,6 +98,7 @@ class Posterior:
     private: bool = True
     refitter: Callable[..., Any] | None = None
     synthetic: Any = None
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, array in () if isinstance(self.draws, Drawn) else self.draws.items():
@@ -189,7 +191,8 @@ class Posterior:
     def predict(self, X: Any) -> tuple[Array, Array]:
         """Return mean and standard deviation of the prediction, each ``(k,)``, at rows ``(k, d)``.
 
-        Of a data frame the columns' names decide, and further columns do not matter. Survival curves are predicted at
+        Of a data frame the columns' names decide, and further columns do not matter; a column of texts stands for its
+        indicators. Survival curves are predicted at
         times, ``(k,)``.
 
         Raises:
@@ -221,7 +224,7 @@ class Posterior:
     def _rows(self, X: Any) -> Array:
         """Return what to predict for, checked."""
         features = self._predictor.features
-        return times_to_predict(X) if features is None else rows_to_predict(X, features)
+        return times_to_predict(X) if features is None else rows_to_predict(X, features, self.texts)
 
     def new_clients(self, clients: int = 1, seed: int = 0) -> dict[str, Array]:
         """Posterior predictive draws: ``value`` of new clients, and ``report`` if the model is of single reports.

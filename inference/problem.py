@@ -277,13 +277,15 @@ def by_name(X: Any, names: Sequence[str]) -> Any:
     return X[list(names)]
 
 
-def numbers_in(frame: Any, names: Sequence[str], schema: Schema) -> dict[str, Array]:
+def numbers_in(frame: Any, names: Sequence[str], listed: Mapping[str, Sequence[str]]) -> dict[str, Array]:
     """Return columns of a data frame as numbers, by name: of texts with labels the codes, or their indicators.
+
+    Args:
+        listed: the labels of columns of texts, in the order of their codes.
 
     Raises:
         DataError: the frame lacks a column, or a cell is neither a number nor a label.
     """
-    listed = schema.labelled
     whole = {one: column for column in listed for one in indicators(column, listed)}
     encoded: dict[str, Array] = {}
     found: dict[str, Array] = {}
@@ -312,12 +314,17 @@ def _encoded(column: str, cells: Any, listed: Sequence[str]) -> Array:
     return numbers
 
 
-def rows_to_predict(X: Any, names: Sequence[str]) -> Array:
+def rows_to_predict(X: Any, names: Sequence[str], listed: Mapping[str, Sequence[str]]) -> Array:
     """Return rows of these features, ``(k, d)``: those of a data frame by their names, of an array by their places.
+
+    Args:
+        listed: the labels of columns of texts: a frame may have these texts in place of their indicators.
 
     Raises:
         DataError: a column is missing, there are too few or too many, or a cell is no finite number.
     """
+    if listed and hasattr(X, "columns"):
+        X = np.column_stack([*numbers_in(X, names, listed).values()])
     rows, expected = _numbers(by_name(X, names)), f"a column for each of {', '.join(names)}"
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise DataError(

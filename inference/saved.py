@@ -92,6 +92,7 @@ def saved(posterior: Posterior) -> SavedPosterior:
         "regression": None if linear is None else _regression(linear, isinstance(law, DrawnRows)),
         "categories": _categories(law) if isinstance(law, Categories) else None,
         "hazards": _hazards(law) if isinstance(law, Hazards) else None,
+        "texts": {column: list(texts) for column, texts in posterior.texts.items()},
     }
 
 
@@ -146,6 +147,7 @@ def _posterior(path: Path, table: Mapping[str, Any], file: ResultFile) -> Poster
         predictor=_predictor(path, known, law, draws),
         sample=law.sample if law is not None and is_exact else None,
         private=bool(file.get("private", False)),
+        texts={column: tuple(texts) for column, texts in known.get("texts", {}).items()},
     )
 
 

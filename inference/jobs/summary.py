@@ -292,6 +292,7 @@ class SavedPosterior(TypedDict):
         draws: by parameter, nested lists by chain, draw and the parameter's own axes; empty if the law is exact.
         axes: names of each parameter's own axes. coords: labels along them.
         regression, categories, hazards: the law of such a model; None of all others.
+        texts: the labels of each column of texts, in the order of their codes.
     """
 
     model: str
@@ -301,6 +302,7 @@ class SavedPosterior(TypedDict):
     regression: SavedRegression | None
     categories: SavedCategories | None
     hazards: SavedHazards | None
+    texts: NotRequired[dict[str, list[str]]]
 
 
 class NotCovered(TypedDict):

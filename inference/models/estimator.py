@@ -210,7 +210,7 @@ class JobEstimator(PrivateEstimator):
         schema = self._schema
         if schema is None or not schema.labelled or not hasattr(X, "columns"):
             return X
-        return type(X)(numbers_in(X, schema.features, schema))
+        return type(X)(numbers_in(X, schema.features, schema.labelled))
 
     def _of_rows(self, X: Any, y: Any) -> Any:
         fit = self._learns.rows(*self._validated(X, y), self)

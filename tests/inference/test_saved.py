@@ -12,9 +12,13 @@ import pandas as pd
 import pytest
 
 from check_lying_client import CASES, setting_of
+from dca_proto.cli.job_settings import best_weights
+from dca_proto.jobs.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.columns import Standardisation
 from inference.errors import DataError
+from inference.jobs import find
+from inference.jobs.base import Conditions
 from inference.jobs.estimates import separated
 from inference.models.categories.law import Categories
 from inference.models.categories.model import Model
@@ -24,6 +28,7 @@ from inference.models.score_regression import Normal
 from inference.models.survival.hazards import Hazards
 from inference.models.survival.rounds import Columns
 from inference.posterior import Posterior
+from inference.problem import Problem, Schema
 from inference.rounds import run
 from inference.saved import load_result, saved
 
@@ -286,3 +291,32 @@ def test_a_model_that_predicts_nothing_says_so_and_levels_are_checked() -> None:
     for level in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(DataError, match="give a probability between 0 and 1"):
             drawn("identity").predict_interval(X, level)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["regression", "logistic", "survival-regression", "ordinal-regression"])
+def test_a_frame_of_texts_is_predicted_by_a_file_as_by_the_indicators(name: str, tmp_path: Path) -> None:
+    job, clinics = find(name), ("north", "south", "west")
+    rng, n = np.random.default_rng(1), 300
+    target = {"survival-regression": (0, 20), "ordinal-regression": (1, 3)}.get(name, (0, 1))
+    features = ("clinic", "age", *(["event"] if name.startswith("survival") else []))
+    bounds = {"clinic": clinics, "age": (0, 90), "event": (0, 1), "y": target}
+    whole = Schema(features, "y", bounds)
+    columns = {"clinic": rng.integers(0, 3, n), "age": rng.uniform(20, 80, n), "event": rng.integers(0, 2, n)}
+    rows = Problem(
+        "made", whole, np.column_stack([columns[one] for one in features]), rng.integers(*target, n, endpoint=True)
+    )
+    own = job.settings()
+    data = job.read(rows, own)
+    known = Conditions(n, 20, 1.0, rng, weights=best_weights)
+    terms = JobTerms(epsilon=20.0, delta=1e-5, clients=n, tolerate=20, computes=(b"a", b"b"))
+    swarm = IdealSwarm(data.rows, data.schema.columns, terms, random=np.random.default_rng(3).bytes)
+    before = job.finish(run(job.make(data.schema, own, known), swarm), data.schema, own, known)
+    after = load_result(file_of(tmp_path, before, dict(job.summarise(before, None, None, None, data.schema))))
+    texts = pd.DataFrame({"age": [40.0, 50.0, 60.0], "clinic": ["south", "north", "west"]})
+    numbers = np.array([[1.0, 0.0, 40.0], [0.0, 0.0, 50.0], [0.0, 1.0, 60.0]])
+    for found in (before, after):
+        np.testing.assert_allclose(found.predict(texts)[0], before.predict(numbers)[0], rtol=1e-9)
+    assert before.predict(numbers)[0][0] != before.predict(numbers - [1.0, 0.0, 0.0])[0][0]
+    with pytest.raises(DataError, match="row 0 has none of the labels of 'clinic'"):
+        after.predict(pd.DataFrame({"age": [40.0], "clinic": ["east"]}))

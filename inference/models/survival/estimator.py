@@ -236,7 +236,7 @@ def _numbers(X: Any, names: Sequence[str], schema: Schema | None) -> Any:
     """Return these columns of a data frame, texts with labels as numbers; anything else as it is."""
     if schema is None or not schema.labelled or not hasattr(X, "columns"):
         return by_name(X, names)
-    return type(X)(numbers_in(X, names, schema))
+    return type(X)(numbers_in(X, names, schema.labelled))
 
 
 def check_codes(columns: Columns, rows: Array) -> None:
