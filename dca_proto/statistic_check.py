@@ -90,10 +90,12 @@ def check_statistic(statistic: Statistic, fraction_bits: int = 24, *, rounds: in
     search = _Search(statistic, fraction_bits, False, np.random.default_rng(2))
     _check_values(statistic, fraction_bits, search.tables(search.random_pairs(300))[0])
     found = farthest(statistic, fraction_bits, rounds=rounds)
-    _check_stated(name, found, statistic.value_sensitivity(fraction_bits))
+    _check_stated(name, found, statistic.value_sensitivity(fraction_bits), fraction_bits)
     if statistic.rows_per_value > 1:
         one = farthest(statistic, fraction_bits, one_row=True, rounds=rounds)
-        _check_stated(f"{name}, of which one row is replaced", one, statistic.row_sensitivity(fraction_bits))
+        _check_stated(
+            f"{name}, of which one row is replaced", one, statistic.row_sensitivity(fraction_bits), fraction_bits
+        )
     return found
 
 
@@ -109,13 +111,31 @@ def _check_values(statistic: Statistic, fraction_bits: int, tables: Rows) -> Non
         alone = statistic.evaluate(tables[place], fraction_bits)[0]
         assert np.array_equal(alone, values[place]), f"{name} gives a row another value alone than among other rows"
     limits = statistic.value_range(fraction_bits)
-    for kind, wrong in (("below", values < limits.low), ("above", values > limits.high)):
-        assert not wrong.any(), f"{name}: coordinate {int(wrong.any(axis=0).argmax())} is {kind} its range"
-    longest = float(np.linalg.norm(values.astype(np.float64), axis=1).max(initial=0.0))
-    assert longest <= limits.length, f"{name}: a value is {longest:g} long, but its range has {limits.length:g}"
+    for kind, wrong, limit in (
+        ("below", values < limits.low, limits.low),
+        ("above", values > limits.high, limits.high),
+    ):
+        if wrong.any():
+            place, at = (int(one) for one in np.argwhere(wrong)[0])
+            what = f"coordinate {at} of the value of rows {tables[place].tolist()}"
+            reached, bound = (_in_both(float(one[at]), fraction_bits) for one in (values[place], limit))
+            raise AssertionError(f"{name}: {what} is {kind} its range: it is {reached}; value_range has {bound}")
+    lengths = np.linalg.norm(values.astype(np.float64), axis=1)
+    if lengths.max(initial=0.0) > limits.length:
+        place = int(lengths.argmax())
+        reached, bound = (_in_both(float(one), fraction_bits) for one in (lengths[place], limits.length))
+        raise AssertionError(
+            f"{name}: the value of rows {tables[place].tolist()} is {reached} long; its value_range, which by default "
+            f"follows from row_sensitivity, has {bound}"
+        )
 
 
-def _check_stated(what: str, found: Farthest, stated: Sensitivity) -> None:
+def _in_both(figure: float, fraction_bits: int) -> str:
+    """Return a figure in the statistic's own unit, and in grid units."""
+    return f"{figure / 2**fraction_bits:.6g} ({figure:.9g} grid units)"
+
+
+def _check_stated(what: str, found: Farthest, stated: Sensitivity, fraction_bits: int) -> None:
     pairs = (
         ("L2 distance", math.sqrt(found.l2_squared), stated.l2, found.l2_squared > stated.l2_squared, found.l2_rows),
         ("L1 distance", found.l1, stated.l1, found.l1 > stated.l1, found.l1_rows),
@@ -123,7 +143,8 @@ def _check_stated(what: str, found: Farthest, stated: Sensitivity) -> None:
     )
     for figure, reached, limit, is_beyond, rows in pairs:
         where = "" if rows is None else f", between rows {rows[0].tolist()} and {rows[1].tolist()}"
-        assert not is_beyond, f"{what}: the {figure} is {reached:.9g} grid units{where}; it states {limit:.9g}"
+        reaches, states = _in_both(reached, fraction_bits), _in_both(limit, fraction_bits)
+        assert not is_beyond, f"{what}: the {figure} is {reaches}{where}; it states {states}"
 
 
 class _Search:

@@ -104,7 +104,10 @@ class Forgetful(Sum, frozen=True, kw_only=True):
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [
-        ({"l2": 1 / math.sqrt(3)}, "the L2 distance is 58117981 grid units, between rows .* it states 33554432"),
+        (
+            {"l2": 1 / math.sqrt(3)},
+            r"the L2 distance is 3.464\d+ \(58117981 grid units\), between rows .* states 2 \(33554432",
+        ),
         ({"l2": 0.999}, "the L2 distance is"),
         ({"l1": 0.999}, "the L1 distance is"),
         ({"largest": 0.5}, "the largest coordinate is"),
@@ -132,6 +135,13 @@ class Narrow(Sum, frozen=True, kw_only=True):
         return msgspec.structs.replace(stated, high=stated.high / 2)
 
 
+class Long(Sum, frozen=True, kw_only=True):
+    """States that values are shorter than some are."""
+
+    def plain_range(self, fraction_bits: int) -> Any:
+        return msgspec.structs.replace(super().plain_range(fraction_bits), length=2.0**fraction_bits)
+
+
 class Peak(Sum, frozen=True, kw_only=True):
     """Far only between a narrow interior peak and its mirror image, which no corner shows."""
 
@@ -144,8 +154,12 @@ class Peak(Sum, frozen=True, kw_only=True):
 def test_other_broken_promises_are_caught() -> None:
     with pytest.raises(AssertionError, match="gives a row another value alone than among other rows"):
         check_statistic(Ranked(**BOX))
-    with pytest.raises(AssertionError, match="coordinate 0 is above its range"):
+    with pytest.raises(AssertionError, match=r"coordinate \d of the value of rows \[\[.* is above its range: it is"):
         check_statistic(Narrow(**BOX))
+    with pytest.raises(
+        AssertionError, match=r"the value of rows \[\[.* is 1\.\d+ \([\d.]+ grid units\) long; .* has 1 \("
+    ):
+        check_statistic(Long(**BOX))
 
 
 def test_maxima_inside_the_box_are_found() -> None:
