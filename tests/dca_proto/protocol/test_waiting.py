@@ -41,6 +41,25 @@ def test_a_holder_waits_for_each_client_whose_contribution_is_lost() -> None:
     assert [network.actors[actor].waiting(network.now_ms, 10) for actor in servers] == [[]] * 3
 
 
+def test_a_holder_names_the_client_for_which_a_round_is_aborted() -> None:
+    """The trainer learns how many contributed, not who."""
+    actors = TestFederation(6, 2, name="aborted")
+    network = actors.network()
+    network.deliver()
+    lost = actors.clients[4]
+    network.tamper = losing(Contribution, sender=lost)
+    network.command(actors.trainer_identity.id, actors.request(clients=6, tolerate=0))
+    network.advance(network.now_ms + 3_600_000)
+    (holder,) = [actor for actor, fact in network.facts if isinstance(fact, facts.Absent)]
+    ends = [
+        fact for actor, fact in network.facts if actor == holder and isinstance(fact, facts.Absent | facts.NodeAborted)
+    ]
+    assert [type(fact) for fact in ends] == [facts.Absent, facts.NodeAborted], "a status keeps both, in this order"
+    assert ends[0].clients == (lost,)
+    assert (ends[1].reason, ends[1].round_id) == ("too-few", ends[0].round_id)
+    assert network.reported(facts.Absent, actors.trainer_identity.id) == []
+
+
 def test_a_client_that_declined_waits_for_nothing() -> None:
     actors = TestFederation(6, 2, name="declined")
     network = actors.network()
