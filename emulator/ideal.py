@@ -62,8 +62,9 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
-from dca_proto.statistics.categories import plain_name
+from dca_proto.statistics.categories import Categories, plain_name
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
+from emulator.rows import OF_TEXTS, encoded, numbers, of_frame
 
 Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]] | Any
 """An array (N, columns) with one row per client, (N, m, columns) with m rows each, or a sequence of arrays
@@ -89,6 +90,8 @@ class IdealSwarm:
         mechanism: of the noise of sums and of data nodes; these are private only with the exact one. LDP reports
             always are.
         trusted: a trusted aggregator adds noise once, in place of the clients' shares.
+        categories: the categories of each column of texts, such as ``schema.labelled``; then rows of one for each
+            client may have texts, and the columns have their codes and indicators, as on a device.
 
     Raises:
         UsageError: N differs from that of the terms, or rows and columns do not fit. `run_round` raises it for an
@@ -105,8 +108,9 @@ class IdealSwarm:
         random: Random = os.urandom,
         mechanism: Mechanism = EXACT,
         trusted: bool = False,
+        categories: Categories | None = None,
     ) -> None:
-        self._clients = Clients.of(rows, columns)
+        self._clients = Clients.of(*encoded(rows, columns, categories)) if categories else Clients.of(rows, columns)
         if terms.clients != len(self._clients):
             found = len(self._clients)
             raise UsageError(
@@ -205,16 +209,16 @@ class Clients(msgspec.Struct, frozen=True):
         if len(set(names)) < len(names):
             raise UsageError(f"a column is named twice in {', '.join(names)[:200]}; name each once")
         if hasattr(rows, "to_numpy"):
-            rows = _of_frame(rows, names)
+            rows = of_frame(rows, names)
         if isinstance(rows, np.ndarray) and rows.dtype != object:
-            stacked = np.asarray(rows, dtype=np.float64)
+            stacked = numbers(rows)
             stacked = _checked(stacked[:, None] if rows.ndim == 2 else stacked, names)
             return cls(names, ((np.arange(len(stacked)), stacked),))
         try:
             tables = [np.asarray(table, dtype=np.float64) for table in rows]
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"rows are not arrays of numbers: {str(error)[:100]}; give one array of all clients"
+                f"rows are not arrays of numbers: {str(error)[:100]}; give one array of all clients; {OF_TEXTS}"
             ) from None
         sizes = np.array([len(np.atleast_1d(table)) for table in tables], dtype=np.intp)
         groups = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
@@ -266,20 +270,6 @@ def _stack(tables: Sequence[NDArray[np.float64]], columns: tuple[str, ...]) -> N
     if not len(tables[0]):
         return np.empty((len(tables), 0, len(columns)))
     return np.stack([_checked(np.asarray(table, dtype=np.float64)[None], columns)[0] for table in tables])
-
-
-def _of_frame(frame: Any, columns: tuple[str, ...]) -> NDArray[np.float64]:
-    """Return the columns of a data frame, shape (N, number of columns); a missing value is NaN."""
-    lacking = [name for name in columns if name not in frame]
-    if lacking:
-        known = ", ".join(map(str, frame.columns))[:200]
-        raise UsageError(f"the data frame has no column {lacking[0]!r}; it has {known}")
-    try:
-        return np.asarray(frame[list(columns)].to_numpy(dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"the data frame has values that are not numbers: {str(error)[:100]}; encode texts as numbers first"
-        ) from None
 
 
 def _checked(tables: NDArray[np.float64], columns: tuple[str, ...]) -> NDArray[np.float64]:

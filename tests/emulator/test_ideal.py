@@ -434,3 +434,20 @@ def test_a_data_frame_is_one_row_for_each_client_by_its_columns_names() -> None:
         Clients.of(frame, ("a", "c"))
     with pytest.raises(UsageError, match=r"values that are not numbers: could not convert.*; encode texts as numbers"):
         Clients.of(frame, ("a", "text"))
+
+
+def test_texts_are_read_by_their_lists_as_on_a_device_and_refused_without_one() -> None:
+    pandas = pytest.importorskip("pandas")
+    clinic, age, listed = ["north", "south", "east"], [30.0, 40.0, 50.0], {"clinic": ("south", "north")}
+    frame, array = pandas.DataFrame({"clinic": clinic, "age": age}), np.array([clinic, age]).T
+    terms = JobTerms(epsilon=1.0, delta=1e-5, clients=3, tolerate=1, computes=(b"a", b"b"))
+    for rows in (frame, array, np.array([clinic, age], dtype=object).T):
+        found = IdealSwarm(rows, ("clinic", "age"), terms, random=seeded("texts"), categories=listed)._clients
+        assert found.columns == ("clinic", "clinic=south", "clinic=north", "clinic in {south, north}", "age")
+        ((_, tables),) = found.groups
+        wanted = [[1, 0, 1, 1, 30], [0, 1, 0, 0, 40], [np.nan] * 4 + [50]]
+        np.testing.assert_array_equal(tables[:, 0], wanted)
+        with pytest.raises(UsageError, match=r"could not convert.*categories=schema\.labelled"):
+            IdealSwarm(rows, ("clinic", "age"), terms, random=seeded("texts"))
+    with pytest.raises(UsageError, match=r"rows with texts have shape \(3, 2\); expected \(N, 3\)"):
+        IdealSwarm(array, ("clinic", "age", "bmi"), terms, random=seeded("texts"), categories=listed)
