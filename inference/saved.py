@@ -55,7 +55,7 @@ NUMBERS_MAX, DRAWS_MAX = 100_000, 1_000  # that a file keeps: numbers in all, an
 DIGITS, NEARLY, TINY = 6, 1e-9, 1e-290
 ADVICE = "give a result that `dca learn --json` or `dca swarm --json` has written"
 _EXTRAS = ("repair", "stopped", "naive_title", "interval_note", "remarks", "log_rank", "at_risk", "headline",
-           "tests", "cells", "groups", "method", "outside_bounds")  # fmt: skip
+           "named_times", "tests", "cells", "groups", "method", "outside_bounds")  # fmt: skip
 CURVE_AXES = ["group", "time"]
 _PROVENANCE = ("kind", "epsilon", "delta", "mechanism", "contributors")
 

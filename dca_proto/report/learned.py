@@ -81,7 +81,7 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
 
     Args:
         most: how many rows to show. If there are more coefficients, show those with the largest |mean| / sd; of curves,
-            as many points of each, the last ones included.
+            as many points of each, the last ones included, but all if their times are named.
     """
     every = [row for row in rows_of(summary) if "family" not in row]
     groups = {cell["group"] for row in every if (cell := summary.get("cells", {}).get(row["name"])) is not None}
@@ -90,7 +90,8 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
     shown = every[:most]
     if most is not None and len(every) > most:
         by_strength = sorted(every, key=_strength, reverse=True)
-        shown = by_strength[:most] if summary.get("coefficients") else thinned(every, most)
+        shown = every if summary.get("named_times") else thinned(every, most)
+        shown = by_strength[:most] if summary.get("coefficients") else shown
     compared = any(row["nonprivate"] is not None for row in every)
     title, names, rows = table_of(summary, shown, compared=compared)
     of = f"{len(shown)} of {len(every)}, the JSON has all; " if len(shown) < len(every) else ""

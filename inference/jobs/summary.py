@@ -327,6 +327,7 @@ class Summary(TypedDict, total=False):
         headline: the name of the estimate, or the label of the remark, that stands for the result.
         cells: places in a table, by an estimate's name.
         tests: between groups. marginals: of synthetic rows.
+        named_times: whether people named the times of curves; then a terminal leaves none out.
         log_rank, at_risk, groups, method, outside_bounds: of single jobs.
         not_covered_by_epsilon: in files, the figures from raw rows, which are not private.
         posterior: in files, the law, for `inference.saved.load_result`.
@@ -346,6 +347,7 @@ class Summary(TypedDict, total=False):
     remarks: dict[str, str]
     log_rank: LogRank | None
     at_risk: list[AtRisk]
+    named_times: bool
     headline: str
     tests: list[Test]
     marginals: list[MarginalFit]

@@ -50,6 +50,7 @@ class Columns:
         censored: the event column's code of a censored row; an event is the next number. first_group: the first
             group's number. texts: labels of the event's codes and of the groups, or none.
         finest: the least number of intervals of `grid`, if the cells suffice. two_valued: features with two values.
+        named: whether people named the times.
 
     Raises:
         DataError: there are no times, or more than `INTERVALS_MAX`.
@@ -66,6 +67,7 @@ class Columns:
     finest: int = 1
     texts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     two_valued: tuple[str, ...] = ()
+    named: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.times) <= INTERVALS_MAX:
@@ -153,7 +155,7 @@ class Columns:
         features = tuple(name for name in schema.features if name not in (event, group))
         known: dict[str, Any] = {"groups": groups, "features": features, "finest": finest, "texts": texts}
         known |= {"censored": censored, "first_group": first}
-        return cls(schema.target, event, grid, group, **known, two_valued=schema.two_valued)
+        return cls(schema.target, event, grid, group, **known, two_valued=schema.two_valued, named=bool(times))
 
 
 def _first_code(event: str, bounds: Interval) -> int:
@@ -261,6 +263,7 @@ class Curves(DrawnCurves):
                 for label, number, sd in zip(self.columns.group_labels, numbers, sds, strict=True)
             ],
             "remarks": remarks,
+            "named_times": self.columns.named,
         }
         if (test := self.log_rank) is None:
             return {"log_rank": None, **known}

@@ -24,6 +24,7 @@ from dca_proto.cli.job_settings import task_of
 from dca_proto.cli.swarm_job import DataOptions, problem_of
 from dca_proto.jobs.job import JobTerms
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
+from dca_proto.report.learned import estimates
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
@@ -65,6 +66,13 @@ def learn(name: str, rows: Problem = TRIAL, *, nodes: int = 0, **settings: Any) 
     result = run(job.make(train.schema, own, where), ideal(train, nodes=nodes))
     summary = job.summarise(result, job.reference(train, own), train, test, train.schema)
     return result, json.loads(json.dumps(summary, allow_nan=False))
+
+
+def test_a_terminal_shows_all_times_that_people_named_and_some_of_the_others() -> None:
+    named = learn("survival", group="arm", times="3,6,9,12,18,24,30,36")[1]
+    assert len(estimates({**named, "private": True}, 12).rows) == len(named["estimates"]) == 18
+    others = learn("survival", group="arm", intervals=8)[1]
+    assert len(estimates({**others, "private": True}, 12).rows) == 12
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
