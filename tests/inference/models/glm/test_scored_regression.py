@@ -292,8 +292,11 @@ def test_many_degrees_of_freedom_cost_little() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("family", COUNTS_ARE_LONG)
 def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None:
-    """6 fits, 2 intervals of 90 % each: fewer than 7 of 12 cover by chance with 6e-4."""
-    covered, slopes = 0, [0.6, -0.4]
+    """6 fits, 2 intervals of 90 % each: fewer than 7 of 12 cover by chance with 6e-4.
+
+    They are wider where the noise that the constant column brings hides whether others are curved.
+    """
+    covered, sds, slopes = 0, [], [0.6, -0.4]
     top = Interval(0, 100) if family.disperses else Interval(-50, 50)
     schema = Schema(("a", "b", "c"), "y", {**dict.fromkeys("abc", Interval(-5, 5)), "y": top})
     n, epsilon = (5000, 1.0) if family.disperses else (20_000, 4.0)
@@ -304,7 +307,9 @@ def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None
         y = rng.poisson(np.exp(0.5 + eta)) if family.disperses else eta + rng.standard_t(4, n)
         fit = run(scored_regression(schema, family), NoisyRounds(np.column_stack([X, y]), epsilon, seed))
         covered += int((np.abs(fit.coefficients[:2] - slopes) < 1.645 * fit.coefficient_sd[:2]).sum())
-        assert fit.coefficient_sd[:2].max() < 0.1
+        sds.extend(fit.coefficient_sd[:2])
+    assert np.median(sds) < 0.05
+    assert max(sds) < 0.15
     assert covered >= 7
 
 
