@@ -21,8 +21,8 @@ from dca_proto.report.charts import DESK_PX, PHONE_PX, Chart, svg
 from dca_proto.report.formats import plain
 
 FACTS_MAX, ROWS_MAX, CODE_MAX = 5, 200, 20_000
-_WHOLE = re.compile(r"\b\w{1,24}(?:-\w{1,12}){0,3}-\d{1,8}\b", re.ASCII)
-"""Dates, and names with a number, as compute-1."""
+_WHOLE = re.compile(r"\b\w{1,24}(?:-\w{1,12}){0,3}-\d{1,8}(?:T[\d:]{4,8}Z)?\b(?!-\w)", re.ASCII)
+"""Dates, also with a time, and names with a number, as compute-1."""
 
 
 def policy(style: str) -> str:

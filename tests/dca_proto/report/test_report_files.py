@@ -104,6 +104,9 @@ def poisoned_texts(value: Any) -> Any:
 def test_no_line_breaks_within_a_date_or_a_numbered_name() -> None:
     cell = environment("dca_proto.report").from_string("{{ text | whole }}")
     shown = cell.render(text="compute-1 <b>, long-winded, client-12-3 on 2026-11-28")
+    moment = "2026-11-28T05:59:00Z"
+    assert cell.render(text=moment) == f'<span class="whole">{moment}</span>'
+    assert cell.render(text="2026-11-28a") == "2026-11-28a"
     whole = [f'<span class="whole">{name}</span>' for name in ("compute-1", "client-12-3", "2026-11-28")]
     assert shown == f"{whole[0]} &lt;b&gt;, long-winded, {whole[1]} on {whole[2]}"
     assert ".whole{white-space:nowrap}" in environment("dca_proto.report").get_template("page.css").render()
