@@ -69,7 +69,7 @@ def dashboard(
 
     def look() -> Seen:
         statuses = ask_all(actors)
-        resting = [store for path, store in trainers.items() if path in statuses.stopped]
+        resting = [store for path, store in trainers.items() if path in (*statuses.stopped, *statuses.resting)]
         slots: dict[str, list[SeriesSlot]] = {}
         failed = {}
         for path, history in histories.items():
@@ -80,7 +80,7 @@ def dashboard(
         statuses = msgspec.structs.replace(statuses, failed={**statuses.failed, **failed})
         return Seen(statuses, [result for store in resting for result in read_results(store)], slots)
 
-    served = Dashboard(Board(look, resting=trainers), address)
+    served = Dashboard(Board(look), address)
     tell(f"dashboard   {served.url}")
     served.run()
 

@@ -126,9 +126,15 @@ def ask_all(actors: Actors, *, alone: bool = False) -> Statuses:
             raise one
     return Statuses(
         actors=[one for one in answers.values() if isinstance(one, Status)],
-        stopped=[path for path, one in answers.items() if one is None],
+        stopped=[path for path, one in answers.items() if one is None and not _rests(actors[path])],
+        resting=[path for path, one in answers.items() if one is None and _rests(actors[path])],
         failed={path: str(one) for path, one in answers.items() if isinstance(one, UsageError)},
     )
+
+
+def _rests(actor: Place | UsageError) -> bool:
+    """Return True for a trainer that does not run, and has not left its socket behind, as one that is killed does."""
+    return isinstance(actor, Place) and actor.role == "trainer" and not _seen(status_path(actor.store).exists)
 
 
 def _ask(actor: Place | UsageError) -> Status | UsageError | None:
@@ -209,10 +215,10 @@ def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:
                 console.print(f"  {label:<17} {text}", soft_wrap=True)
         for warning in one.warnings:
             say(console, "warning", f"{one.role} {one.name}: {warning}")
-    for path in result.stopped:
-        say(console, "warning", f"{path}: its actor does not run")
-    for path, reason in result.failed.items():
-        say(console, "warning", f"{path}: {reason}")
+    absent = [("warning", path, "its actor does not run") for path in result.stopped]
+    absent += [("trainer", path, "not at work; a trainer ends with its job") for path in result.resting]
+    for label, path, why in [*absent, *(("warning", path, why) for path, why in result.failed.items())]:
+        say(console, label, f"{path}: {why}")
 
 
 def line(one: Status) -> str:

@@ -14,7 +14,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import structlog
@@ -52,11 +52,12 @@ class Board:
     """Looks at the actors once a second, and keeps the HTML of the page's sections.
 
     Args:
-        look: see `Look`. watched, resting: as of `view_of`.
+        look: see `Look`.
+        watched: as of `view_of`.
     """
 
-    def __init__(self, look: Look, watched: str = "", resting: Collection[str] = ()) -> None:
-        self._look, self._watched, self._resting = look, watched, resting
+    def __init__(self, look: Look, watched: str = "") -> None:
+        self._look, self._watched = look, watched
         self._memory, self._renderer = Memory(), Renderer()
         self._news = asyncio.Event()  # set, and replaced, when the sections change
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,7 +92,7 @@ class Board:
     def _made(self) -> dict[str, str]:
         seen = self._look()
         self._memory.note(seen.statuses.actors, seen.results)
-        view = view_of(seen.statuses, self._memory, seen.series, watched=self._watched, resting=self._resting)
+        view = view_of(seen.statuses, self._memory, seen.series, watched=self._watched)
         return self._renderer.sections(view)
 
     async def run(self) -> None:

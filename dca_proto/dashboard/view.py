@@ -6,7 +6,7 @@ A figure of `dca_proto.results.status` that `dca status` prints is also here, fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple
@@ -26,6 +26,7 @@ _NOUNS = {"compute": "Compute node"}
 _ORDER = ("trainer", "compute", "client")
 _SHOWN_MAX, _CHARTS_MAX, _POINTS_MAX, _WAITS_MAX, _NAMED_MAX, _ENDS_MAX = 50, 2, 60, 8, 3, 10
 _YEAR, _SLOTS_MAX = 366, 14
+_FAILED_S = 3600.0
 _UNITS = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
@@ -51,17 +52,15 @@ def view_of(
     series: Mapping[str, Sequence[SeriesSlot]] = MappingProxyType({}),
     *,
     watched: str = "",
-    resting: Collection[str] = (),
 ) -> View:
     """Return what the page shows.
 
     Args:
         series: the slots of standing jobs, in order, by the title of the job.
         watched: what is watched, if it is not a federation.
-        resting: files of actors that need not run all the time: trainers end with their jobs.
     """
     actors = sorted(statuses.actors, key=lambda one: (_ORDER.index(one.role) if one.role in _ORDER else 9, one.name))
-    warnings = _warnings(statuses, actors, resting)
+    warnings = _warnings(statuses, actors)
     parts = [
         Part("warnings", "Needs attention", [Items(warnings[:_SHOWN_MAX])] if warnings else [Note("Nothing.")]),
         Part("rounds", "Rounds", _rounds(actors)),
@@ -74,14 +73,38 @@ def view_of(
     ]
     names = sorted({one.federation for one in actors})
     who = watched or (f"Federation {listed(names, 3)}" if names else "No actor runs")
-    running = f"{counted(len(actors), 'actor')} of {len(actors) + len(statuses.stopped) + len(statuses.failed)} run"
+    missing = len(statuses.stopped) + len(statuses.failed)
+    running = f"{counted(len(actors), 'actor')} of {len(actors) + missing} run"
+    running += f", {counted(len(statuses.resting), 'trainer')} not at work" if statuses.resting else ""
     return View(who if watched else f"{who}: {running}", not warnings, parts)
 
 
-def _warnings(statuses: Statuses, actors: Sequence[Status], resting: Collection[str]) -> list[str]:
-    found = [f"{path}: its actor does not run" for path in statuses.stopped if path not in resting]
+def _warnings(statuses: Statuses, actors: Sequence[Status]) -> list[str]:
+    found = [f"{path}: its actor does not run" for path in statuses.stopped]
     found += [f"{path}: {why}" for path, why in statuses.failed.items()]
-    return found + [f"{one.role} {one.name}: {warning}" for one in actors for warning in one.warnings]
+    found += [f"{one.role} {one.name}: {warning}" for one in actors for warning in one.warnings]
+    return found + [why for name in sorted({one.federation for one in actors}) for why in _last_failure(name, actors)]
+
+
+def _last_failure(federation: str, actors: Sequence[Status]) -> list[str]:
+    """Return in a line which round of a federation failed last; none an hour later, or once a later one went well."""
+    ended = [
+        (one.last.at, one.last, one)
+        for one in actors
+        if one.federation == federation and one.role != "client" and one.last is not None
+    ]
+    good = max((at for at, last, _ in ended if last.ok), default="")
+    failed = [(last, one) for at, last, one in ended if not last.ok and at > good and _age_s(at, one.at) <= _FAILED_S]
+    newest = max(failed, key=lambda pair: pair[0].at, default=None)
+    if newest is None:
+        return []
+    same = [pair for pair in failed if pair[0].round_id == newest[0].round_id]  # a trainer, if there is one, first
+    where = listed([f"{one.role} {one.name}" for _, one in same], _WAITS_MAX)
+    return [f"round {newest[0].round_id[:8]} failed at {_clock(newest[0].at)}: {same[0][0].what} ({where})"]
+
+
+def _age_s(at: str, now: str) -> float:
+    return (datetime.fromisoformat(now) - datetime.fromisoformat(at)).total_seconds()
 
 
 # --- rounds and results -----------------------------------------------------------------------------------------------
@@ -286,6 +309,7 @@ def _actors(actors: Sequence[Status], statuses: Statuses) -> list[Block]:
     if len(actors) > _SHOWN_MAX:
         blocks.append(Note(f"The first {_SHOWN_MAX} of {len(actors):,}."))
     absent = [*statuses.stopped, *statuses.failed]
+    absent += [f"{path}: not at work; a trainer ends with its job" for path in statuses.resting]
     blocks += [Heading("Not running"), Items(absent[:_SHOWN_MAX])] if absent else []
     return blocks + [
         Folded(f"All figures of {one.role} {one.name}", settings(lines_of(one, STATUS))[0])

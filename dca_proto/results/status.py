@@ -273,6 +273,9 @@ class Statuses(msgspec.Struct, frozen=True, kw_only=True):
     actors: Annotated[list[Status], about("Those that run.")]
     stopped: Annotated[list[str], about("The files whose actor does not run.")] = []
     failed: Annotated[dict[str, str], about("Why no other actor's status is known, by its file.")] = {}
+    resting: Annotated[
+        list[str], about("The files of trainers that are not at work: a trainer ends with its job. No alarm.")
+    ] = []
 
     @property
     def is_well(self) -> bool:

@@ -18,7 +18,7 @@ from dca_proto.report import page as report_page
 from dca_proto.report.tables import as_text
 from dca_proto.results.figure import figures_of
 from dca_proto.results.series import BEGUN, DONE, FAILED, SeriesEstimate, SeriesResult, SeriesSlot
-from dca_proto.results.status import STATUS, Outcome, Result, Status, Statuses
+from dca_proto.results.status import STATUS, LastRound, Outcome, Result, Status, Statuses
 
 ACTORS = [
     status_of("client", name="ward-7", id="cd" * 16, sessions=None, results=[], warnings=[], last=None),
@@ -60,10 +60,35 @@ def test_what_needs_attention_comes_first_and_marks_the_page() -> None:
 
 
 def test_a_trainer_that_rests_is_no_warning() -> None:
-    found = sections_of(Statuses(actors=ACTORS[:1], stopped=["lab.toml"]), resting=["lab.toml"])
+    found = sections_of(Statuses(actors=ACTORS[:1], resting=["lab.toml"]))
     assert words(found["badge"]) == "all is well"
-    assert "lab.toml" in words(found["actors"])
+    assert words(found["title"]) == "Federation wards: 1 actor of 1 run, 1 trainer not at work"
+    assert "lab.toml: not at work; a trainer ends with its job" in words(found["actors"])
     assert words(sections_of(Statuses(actors=ACTORS[:1], stopped=["lab.toml"]))["badge"]) == "1 warning"
+
+
+def test_the_last_round_that_failed_needs_attention_for_an_hour_or_until_one_goes_well() -> None:
+    def badge(*ends: tuple[str, str, bool]) -> str:
+        rounds = [LastRound(at=f"2026-11-29T{at}Z", round_id=of * 32, what="too few", ok=ok) for at, of, ok in ends]
+        actors = [
+            status_of("compute", name=f"node-{number}", warnings=[], results=[], at="2026-11-29T06:00:00Z", last=last)
+            for number, last in enumerate(rounds)
+        ]
+        found = sections_of(Statuses(actors=actors))
+        warned = words(found["warnings"])
+        assert ("1 warning" in words(found["badge"])) == ("round" in warned)
+        return warned
+
+    names = "(compute node-0, compute node-1)"
+    warned = badge(("05:58:00", "a", False), ("05:58:01", "a", False), ("05:20:00", "b", True))
+    assert f"round aaaaaaaa failed at 05:58:01 UTC: too few {names}" in warned
+    assert "round bbbbbbbb failed" in badge(("05:40:00", "a", False), ("05:41:00", "b", False))
+    for ends in (
+        [("04:59:59", "a", False)],
+        [("05:58:00", "a", False), ("05:59:00", "b", True)],
+        [("05:58:00", "a", True)],
+    ):
+        assert "round" not in badge(*ends)
 
 
 @pytest.mark.parametrize(

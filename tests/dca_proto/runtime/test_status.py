@@ -338,7 +338,21 @@ def test_check_fails_for_an_actor_that_needs_attention_or_does_not_run(
     assert main(["status", *files, "--check"]) == 1
     assert "does not run" in capsys.readouterr().out
     assert main(["status", *files, "--json", "-"]) in (None, 0)
-    assert json.loads(capsys.readouterr().out) == {"actors": [], "stopped": files, "failed": {}}
+    assert json.loads(capsys.readouterr().out) == {"actors": [], "stopped": files, "failed": {}, "resting": []}
+
+
+def test_a_trainer_that_has_done_its_job_is_no_alarm_and_one_that_was_killed_is(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(demo / "trainer.toml")
+    assert main(["status", path, "--check"]) in (None, 0)
+    printed = capsys.readouterr().out
+    assert "not at work; a trainer ends with its job" in printed
+    assert "warning" not in printed
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(status_path(demo / "trainer.db")))
+    assert main(["status", path, "--check"]) == 1
+    assert "its actor does not run" in capsys.readouterr().out
 
 
 def test_a_folder_stands_for_its_actors_that_have_run(
