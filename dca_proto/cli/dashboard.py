@@ -24,7 +24,7 @@ from dca_proto.wording import to_install
 
 EXAMPLES = """Examples:
 
-  dca dashboard                                clients and nodes of this folder that have run; trainers that run
+  dca dashboard                                this folder: its nodes, registrar, trainers, and clients that have run
   dca dashboard demo/*.toml                    these; those that do not run yet appear when they do
   dca dashboard trainer.toml jobs.toml         also what standing jobs have found, from their database of results
   dca dashboard --listen 127.0.0.1:8000 /etc/dca/trainer.toml

@@ -27,9 +27,10 @@ from dca_proto.wording import counted, duration, listed
 NEEDS_ATTENTION = 1
 """The exit code of `--check`."""
 _AT_ONCE = 8
+_SERVERS = ("compute", "registrar")
 EXAMPLES = """Examples:
 
-  dca status                                   clients and nodes of this folder that have run; trainers that run
+  dca status                                   this folder: its nodes, registrar, clients that ran, trainers that run
   dca status demo                              those of a folder, or of the machines' folders in it
   dca status demo/compute-1.toml               one actor in full
   dca status --check /etc/dca/*.toml           exit code 1 if one needs attention or does not run
@@ -148,7 +149,10 @@ def _ask(actor: Place | UsageError) -> Status | UsageError | None:
 
 
 def _in_folder(folder: Path, *, idle: bool = False) -> list[Path]:
-    """Return the files of a folder's actors that have run; of the folders in it, if it has no file of an actor."""
+    """Return the files of a folder's actors that have run; of the folders in it, if it has no file of an actor.
+
+    A node or a registrar beside an actor that has run is included: it may have failed before it had a store.
+    """
     ran: list[Path] = []
     never: list[tuple[str, Path]] = []  # with their roles
     for pattern in ("*.toml", "*/*.toml"):  # a deployment has one folder for each machine
@@ -159,13 +163,14 @@ def _in_folder(folder: Path, *, idle: bool = False) -> list[Path]:
                 ran += [path] if _seen(path.is_file) and _may_be_actor_file(path) else []
                 continue
             is_trainer = role == "trainer"  # it ends with its job
-            proof = status_path(store) if is_trainer else store
-            if (idle and is_trainer) or _seen(proof.exists, unknown=True):
+            proofs = (status_path(store),) if is_trainer else (store, path.with_suffix(".log"))  # of a unit
+            if (idle and is_trainer) or any(_seen(proof.exists, unknown=True) for proof in proofs):
                 ran.append(path)
             else:
                 never.append((role, path))
         if ran:
-            return ran
+            here = {path.parent for path in ran}
+            return sorted([*ran, *(path for role, path in never if role in _SERVERS and path.parent in here)])
     raise UsageError(_none_ran("this folder" if folder == Path() else str(folder), never))
 
 
@@ -180,7 +185,7 @@ def _seen(look: Callable[[], bool], *, unknown: bool = False) -> bool:
 def _may_be_actor_file(path: Path) -> bool:
     """Return True if a file is an actor's, or cannot be read; then its error is shown, and hides no other actor."""
     try:
-        return is_actor_file(path)
+        return is_actor_file(path) or is_registrar_file(path)
     except UsageError:
         return True
 

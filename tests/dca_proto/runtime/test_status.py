@@ -405,8 +405,34 @@ def test_a_file_that_cannot_be_read_hides_no_actor_of_its_folder(
     (demo / "binary.toml").write_bytes(b"\xff\xfe[client]")
     assert main(["status", str(demo), "--json", "-"]) in (None, 0)
     found = json.loads(capsys.readouterr().out)
-    assert found["stopped"] == [str(demo / "compute-1.toml")]
+    assert found["stopped"] == [str(demo / "compute-1.toml"), str(demo / "compute-2.toml")]
     assert [*found["failed"]] == [str(demo / "binary.toml")]
+
+
+def test_a_registrar_that_fails_is_in_the_status_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file is wrong, or its process ends before it has a store; so also a Compute node's."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["federation", "deploy", "hearts", "--hosts", "berlin=127.0.0.1,paris=127.0.0.2"]) == 0
+    berlin, paris = Path("hearts/berlin"), Path("hearts/paris")
+    (berlin / "compute.db").touch()
+
+    async def state() -> tuple[int, Any]:
+        async with answering(status_path(berlin / "compute.db"), lambda: STATUS):
+            code = await asyncio.to_thread(main, ["status", "hearts", "--check", "--json", "-"])
+        return code, json.loads(capsys.readouterr().out)
+
+    capsys.readouterr()
+    code, found = asyncio.run(state())
+    assert (code, found["stopped"], found["failed"]) == (1, [str(berlin / "registrar.toml")], {})
+    (paris / "compute.log").touch()  # of a unit that ended before it had a store
+    assert asyncio.run(state())[1]["stopped"] == [str(berlin / "registrar.toml"), str(paris / "compute.toml")]
+    for damage in ("prot = 8884\n", "no key\n"):
+        with (berlin / "registrar.toml").open("a") as file:
+            file.write(damage)
+        code, found = asyncio.run(state())
+        assert (code, [*found["failed"]]) == (1, [str(berlin / "registrar.toml")])
 
 
 def test_a_path_that_cannot_be_looked_at_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
