@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from math import floor, log10
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -145,8 +146,10 @@ def _short(value: float) -> str:
 
 
 def to_install(extra: str) -> str:
-    """Return the command that installs an optional part of this project, and where to run it."""
-    return f"pip install -e '.[{extra}]' in the checkout"
+    """Return the command that installs an optional part of this project: in a checkout, or for a release."""
+    if (Path(__file__).parents[1] / "pyproject.toml").is_file():
+        return f"pip install -e '.[{extra}]' in the checkout"
+    return f"pip install 'dca-proto[{extra}]', or 'FILE.whl[{extra}]' of this release"
 
 
 def in_words(error: msgspec.ValidationError) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import commands
 
-from dca_proto import __version__
+from dca_proto import __version__, wording
 from dca_proto.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -103,6 +103,12 @@ def test_without_the_extra_cli(arguments: list[str], code: int, line: str) -> No
     assert done.returncode == code, done.stderr
     assert line in (done.stderr if code else done.stdout)
     assert done.stderr.count("\n") == (1 if code else 0)
+
+
+def test_a_release_names_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wording.to_install("cli") == "pip install -e '.[cli]' in the checkout"
+    monkeypatch.setattr(wording, "__file__", str(tmp_path / "site-packages" / "dca_proto" / "wording.py"))
+    assert wording.to_install("cli") == "pip install 'dca-proto[cli]', or 'FILE.whl[cli]' of this release"
 
 
 @pytest.mark.parametrize(
