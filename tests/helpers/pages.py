@@ -19,7 +19,7 @@ class Outline(HTMLParser):
         super().__init__()
         self.elements: list[str] = []
         self.attributes: list[tuple[str, str]] = []
-        self.rows: list[list[str]] = []
+        self._cells: list[list[str]] = []
         self._texts: list[str] = []
         self._in_style = False
         self.feed(text)
@@ -29,22 +29,29 @@ class Outline(HTMLParser):
         self.attributes += [(name, value or "") for name, value in attrs]
         self._in_style = tag == "style"
         if tag == "tr":
-            self.rows.append([])
+            self._cells.append([])
         elif tag in ("td", "th"):
-            self.rows[-1].append("")
+            self._cells[-1].append("")
+        elif tag != "span" and self._cells and self._cells[-1]:
+            self._cells[-1][-1] += " "
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "style":
             self._in_style = False
         if tag == "table":
-            self.rows.append([])
+            self._cells.append([])
 
     def handle_data(self, data: str) -> None:
         if self._in_style:
             return
         self._texts.append(data)
-        if self.rows and self.rows[-1]:
-            self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".replace("\u00a0", " ").split())
+        if self._cells and self._cells[-1]:
+            self._cells[-1][-1] += data
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The texts of cells, row by row; an empty row after each table."""
+        return [[" ".join(cell.replace("\u00a0", " ").split()) for cell in row] for row in self._cells]
 
     @property
     def text(self) -> str:

@@ -48,7 +48,8 @@ def bad_values(entry: Any, wanted: Any) -> Iterator[object]:
     if Numbers in kinds:
         yield from ("a,b", [math.nan, 1.0], [[3]], True, -4)  # a number alone is a list of one
     elif str in kinds:
-        yield from (3, 0.5, ["text"], *(("bogus",) if check else ()))
+        lists = [[3], ["a,b"]] if entry.metadata.get("names") else [["text"]]
+        yield from (3, 0.5, *lists, *(("bogus",) if check else ()))
     elif bool in kinds:
         yield from (*WRONG, 1, 0.0)
     else:
