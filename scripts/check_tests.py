@@ -22,7 +22,7 @@ Exit code 4 if a size is too large or intervals hold too rarely.
 
 Examples:
 
-    scripts/check_tests.py                      4,000 releases a cell: a quarter of an hour on two cores
+    scripts/check_tests.py                      4,000 releases a cell: a minute
     scripts/check_tests.py --repeats 500 --json -
 """
 
