@@ -192,8 +192,7 @@ class Posterior:
         """Return mean and standard deviation of the prediction, each ``(k,)``, at rows ``(k, d)``.
 
         Of a data frame the columns' names decide, and further columns do not matter; a column of texts stands for its
-        indicators. Survival curves are predicted at
-        times, ``(k,)``.
+        indicators. Survival curves are predicted at times, ``(k,)``.
 
         Raises:
             DataError: the model predicts nothing; a column is missing or too much; or a cell is no finite number.

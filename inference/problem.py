@@ -314,6 +314,17 @@ def _encoded(column: str, cells: Any, listed: Sequence[str]) -> Array:
     return numbers
 
 
+def as_numbers(X: Any, names: Sequence[str], listed: Mapping[str, Sequence[str]]) -> Any:
+    """Return a data frame with these columns, each as numbers by `numbers_in`; an array, or without labels, as it is.
+
+    Raises:
+        DataError: as `numbers_in`.
+    """
+    if not listed or not hasattr(X, "columns"):
+        return X
+    return type(X)(numbers_in(X, names, listed))
+
+
 def rows_to_predict(X: Any, names: Sequence[str], listed: Mapping[str, Sequence[str]]) -> Array:
     """Return rows of these features, ``(k, d)``: those of a data frame by their names, of an array by their places.
 
@@ -323,8 +334,7 @@ def rows_to_predict(X: Any, names: Sequence[str], listed: Mapping[str, Sequence[
     Raises:
         DataError: a column is missing, there are too few or too many, or a cell is no finite number.
     """
-    if listed and hasattr(X, "columns"):
-        X = np.column_stack([*numbers_in(X, names, listed).values()])
+    X = as_numbers(X, names, listed)
     rows, expected = _numbers(by_name(X, names)), f"a column for each of {', '.join(names)}"
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise DataError(

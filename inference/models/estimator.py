@@ -33,7 +33,7 @@ from inference.jobs.examples import COUNT
 from inference.models.coefficients import Coefficients
 from inference.models.shrinkage import Shrinkage
 from inference.posterior import Posterior
-from inference.problem import Array, Schema, numbers_in
+from inference.problem import Array, Schema, as_numbers
 from inference.rounds import CostedRounds, Rounds, named, run
 
 
@@ -208,9 +208,7 @@ class JobEstimator(PrivateEstimator):
     def _coded(self, X: Any) -> Any:
         """Return a data frame with the columns of the schema as numbers, if it has labels; all else as it is."""
         schema = self._schema
-        if schema is None or not schema.labelled or not hasattr(X, "columns"):
-            return X
-        return type(X)(numbers_in(X, schema.features, schema.labelled))
+        return X if schema is None else as_numbers(X, schema.features, schema.labelled)
 
     def _of_rows(self, X: Any, y: Any) -> Any:
         fit = self._learns.rows(*self._validated(X, y), self)

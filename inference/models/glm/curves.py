@@ -8,10 +8,9 @@ slope of maximum likelihood, as has the weighted fit without noise.
 on all x, weighted by w q. The score of g, Σ w s g, does not change with θ to first order. Its mean is zero if the
 predictor is linear, and else γ_j Σ w q g², with γ_j the coefficient of f beside x. All of that is in the released sums:
 the regression from Σ w q f x and Σ w q x xᵀ, the score of g from those of f and x, and Σ w q g² from Σ w q f² and the
-regression. A binary feature has g = 0, and so no curve; noise may
-show one, so no warning names it. The variance is that of the noise, that of sampling
-(rows shortened by nothing, so it is rather too large), and a third of what may bend in the step from φ_k. Noise in
-Σ w q g² counts as part of it, so where noise hides that sum, there is no curve.
+regression. A binary feature has g = 0, and so no curve; noise may show one, so no warning names it. The variance is
+that of the noise, that of sampling (rows shortened by nothing, so it is rather too large), and a third of what may bend
+in the step from φ_k. Noise in Σ w q g² counts as part of it, so where noise hides that sum, there is no curve.
 
 **Margin.** By Cauchy and Schwarz, any weights shift a slope by at most γ_j √(Σ w q g²/Σ w q x_j²). The posterior allows
 for an error of that, times the share that simulated rows lose of Σ q |x_j|³: by its third moment a curve enters a

@@ -34,7 +34,7 @@ from inference.models.survival.job import RegressionSettings, Settings, Survival
 from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
 from inference.posterior import Posterior
-from inference.problem import Array, Problem, Schema, by_name, numbers_in
+from inference.problem import Array, Problem, Schema, as_numbers, by_name
 from inference.rounds import Rounds, by_labels, named, run
 
 DURATION = "duration"
@@ -234,9 +234,7 @@ class PrivateProportionalHazards(PrivateEstimator):
 
 def _numbers(X: Any, names: Sequence[str], schema: Schema | None) -> Any:
     """Return these columns of a data frame, texts with labels as numbers; anything else as it is."""
-    if schema is None or not schema.labelled or not hasattr(X, "columns"):
-        return by_name(X, names)
-    return type(X)(numbers_in(X, names, schema.labelled))
+    return by_name(X if schema is None else as_numbers(X, names, schema.labelled), names)
 
 
 def check_codes(columns: Columns, rows: Array) -> None:
