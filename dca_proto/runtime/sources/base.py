@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -45,6 +45,8 @@ COLUMNS_MAX, ROWS_MAX = 1024, 10_000_000
 RowsMax = Annotated[int, Meta(ge=1, le=ROWS_MAX)]
 Listed = dict[str, tuple[str, ...]]
 """The categories of each column of texts."""
+LAST = "last"
+"""What a source takes of several values that can be texts."""
 TimeoutSeconds = Annotated[float, Meta(ge=0.1, le=600)]
 
 log = structlog.get_logger("dca.data")
@@ -273,6 +275,13 @@ def check_columns(where: str, columns: Sequence[str]) -> None:
             raise InputError(f"{where}: found the column {column!r}, expected a name of letters and digits")
     if len(set(columns)) < len(columns):
         raise InputError(f"{where}: a column is named twice; name each once")
+
+
+def check_listed(where: str, columns: Collection[str], categories: Listed, take: str = LAST) -> None:
+    """Check the categories of a source's columns. Raises `UsageError`; so it does for a mean of texts."""
+    require_columns(check_categories(categories), columns, where)
+    if categories and take != LAST:
+        raise InputError(f'[data] take: found "{take}" and categories; expected "{LAST}": texts have no mean')
 
 
 def table_of(

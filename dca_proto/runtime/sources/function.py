@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 
 from dca_proto.errors import InputError
-from dca_proto.runtime.sources.base import Listed, Source, TimeoutSeconds, check_columns
+from dca_proto.runtime.sources.base import Listed, Source, TimeoutSeconds, check_columns, check_listed
 from dca_proto.runtime.table import Say, Table, numbers_of
-from dca_proto.statistics.categories import check_categories, require_columns
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -42,7 +41,7 @@ class FunctionSource(Source, frozen=True, kw_only=True):
         if not _NAME.fullmatch(self.python):
             raise InputError(f"[data] python: found {self.python!r}, expected module:function")
         check_columns("[data] columns", self.columns)
-        require_columns(check_categories(self.categories), self.columns, "[data] columns")
+        check_listed("[data] columns", self.columns, self.categories)
 
     def read(self, say: Say) -> Table:
         function = self._function()

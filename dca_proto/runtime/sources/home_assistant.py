@@ -25,10 +25,17 @@ import msgspec
 
 from dca_proto.errors import InputError
 from dca_proto.protocol.wire.fields import WindowSeconds
-from dca_proto.runtime.sources.base import Listed, Source, TimeoutSeconds, check_columns, number_of, table_of
+from dca_proto.runtime.sources.base import (
+    Listed,
+    Source,
+    TimeoutSeconds,
+    check_columns,
+    check_listed,
+    number_of,
+    table_of,
+)
 from dca_proto.runtime.sources.sqlite import opened
 from dca_proto.runtime.table import Say, Table
-from dca_proto.statistics.categories import check_categories, require_columns
 from dca_proto.wording import duration, nearest
 
 _SCHEMA_LEAST = 38
@@ -66,9 +73,7 @@ class HomeAssistantSource(Source, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_columns("[data] entities", tuple(self.entities))
-        require_columns(check_categories(self.categories), self.entities, "[data] entities")
-        if self.categories and self.take != "last":
-            raise InputError(f'[data] take: found "{self.take}" and categories; expected "last": texts have no mean')
+        check_listed("[data] entities", self.entities, self.categories, self.take)
         if not self.window_s:
             raise InputError("[data] window_s is 0; give a number of seconds, such as 3600")
 

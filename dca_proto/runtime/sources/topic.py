@@ -27,10 +27,10 @@ from dca_proto.errors import DcaError, InputError
 from dca_proto.protocol.wire.fields import WindowSeconds
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings, anchored
-from dca_proto.runtime.sources.base import Feed, Listed, Source, check_columns, number_of
+from dca_proto.runtime.sources.base import Feed, Listed, Source, check_columns, check_listed, number_of
 from dca_proto.runtime.table import Table
 from dca_proto.runtime.transport import TOPIC_CHARS_MAX, Connected, Disconnected, Gone, Inbox, InboxLimits
-from dca_proto.statistics.categories import check_categories, encode_category, numeric_columns, require_columns
+from dca_proto.statistics.categories import check_categories, encode_category, numeric_columns
 from dca_proto.wording import duration, listed, printable
 
 _PARTS = 60  # of a window: a mean covers it to a sixtieth
@@ -74,9 +74,7 @@ class TopicSource(Source, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_columns("[data] columns", self.columns)
-        require_columns(check_categories(self.categories), self.columns, "[data] columns")
-        if self.categories and self.take != "last":
-            raise InputError(f'[data] take: found "{self.take}" and categories; expected "last": texts have no mean')
+        check_listed("[data] columns", self.columns, self.categories, self.take)
         if not self.window_s:
             raise InputError("[data] window_s is 0; give a number of seconds, such as 3600")
         if self.topics_max * len(self.numbers) > _VALUES_MAX:
@@ -120,6 +118,7 @@ class TopicFeed(Feed):
         self._changing = threading.Lock()
         self._sensors: dict[str, _Sensor] = {}  # the longest silent first
         self._reason = "not connected yet"
+        self._listed = check_categories(source.categories)
         super().__init__(source)
 
     def _first(self) -> tuple[str, ...]:
@@ -178,10 +177,13 @@ class TopicFeed(Feed):
 
     def _numbers(self, cells: Iterable[object]) -> NDArray[np.float64]:
         """Return the numbers of a message's values, one for each column."""
-        listed, found = check_categories(self.source.categories), []
+        found: list[float] = []
         for column, cell in zip(self.source.columns, cells, strict=True):
-            numbers = encode_category(cell, listed[column]) if column in listed else [number_of(cell)]
-            if column in listed and cell is not None and np.isnan(numbers[0]):
+            if (texts := self._listed.get(column)) is None:
+                found.append(number_of(cell))
+                continue
+            numbers = encode_category(cell, texts)
+            if cell is not None and np.isnan(numbers[0]):
                 self.dropped["not a category"] += 1
             found += numbers
         return np.array(found)
