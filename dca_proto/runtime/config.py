@@ -306,19 +306,24 @@ def _own_policy(files: NodeFiles, tables: Mapping[str, Any], federation: Federat
     """Return the policy from the section [policy], or from the file that replaces it."""
     path = files.policy if isinstance(files, ClientFiles) else None
     if path is None:
-        return read_policy("[policy]", tables.get("policy", {}), federation)
+        return _read_policy("[policy]", tables.get("policy", {}), federation)
     if "policy" in tables:
         raise InputError(f"found both [client] policy = {path.name!r} and the section [policy]; keep one of them")
     table = _read_tables(path)
     try:
-        if "policy" in table:
-            raise InputError("found the section [policy]; expected its keys by themselves, without that line")
-        return read_policy("policy", table, federation)
+        return read_policy_keys(table, federation)
     except UsageError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def read_policy(where: str, table: Mapping[str, Any], federation: Federation) -> Policy:
+def read_policy_keys(table: Mapping[str, Any], federation: Federation) -> Policy:
+    """Check the keys of a policy that stand by themselves, as in a policy file. Raises `UsageError`."""
+    if "policy" in table:
+        raise InputError("found the section [policy]; expected its keys by themselves, without that line")
+    return _read_policy("policy", table, federation)
+
+
+def _read_policy(where: str, table: Mapping[str, Any], federation: Federation) -> Policy:
     """Check the keys of a policy. Raises `UsageError` that names `where` they stand."""
     policy = convert(where, table, Policy)
     known = [text for member in federation.computes for text in (member.name, member.id.hex())]

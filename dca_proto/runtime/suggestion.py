@@ -15,7 +15,7 @@ import msgspec
 from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.policy import Policy
-from dca_proto.runtime.config import read_policy
+from dca_proto.runtime.config import read_policy_keys
 from dca_proto.runtime.files import read_text
 from dca_proto.wording import parse_toml, toml_value
 
@@ -59,9 +59,7 @@ def lines_of(text: str, federation: Federation) -> list[Line]:
         table = parse_toml(text)
     except ValueError as error:
         raise InputError(f"the policy is not TOML: {error}") from None
-    if "policy" in table:
-        raise InputError("found the section [policy]; expected its keys by themselves, without that line")
-    read_policy("policy", table, federation)
+    read_policy_keys(table, federation)
     usual = Policy()
     return [
         Line(name, toml_value(table[name]), toml_value(default), _difference(name, table[name], default))
