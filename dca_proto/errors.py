@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from dca_proto.quorum import NO_NODES, Quorum
 
 
@@ -86,6 +88,21 @@ class NoAggregate(Exception):  # noqa: N818 - not an error, but one way in which
         self.reason = reason
 
 
+class Ended(Protocol):
+    """A record of a round that ended without a result: what `RoundAborted` states of it."""
+
+    @property
+    def reason(self) -> str: ...
+    @property
+    def contributors(self) -> int | None: ...
+    @property
+    def needed(self) -> int | None: ...
+    @property
+    def quorum(self) -> Quorum: ...
+    @property
+    def unproven(self) -> int: ...
+
+
 class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one way in which a round ends
     """A round ended without a result.
 
@@ -119,6 +136,19 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         self.remedy = remedy
         self.contributors = contributors
         self.needed = needed
+
+    @staticmethod
+    def of(ended: Ended, *, reason: str = "", remedy: str = "", repeatable: bool = False) -> RoundAborted:
+        """Return the abort of a round with such a record, for its own reason unless another one is given."""
+        return RoundAborted(
+            reason or ended.reason,
+            contributors=ended.contributors,
+            needed=ended.needed,
+            remedy=remedy,
+            repeatable=repeatable,
+            quorum=ended.quorum,
+            unproven=ended.unproven,
+        )
 
 
 REMEDY_OF_LIE = "find the client that lied and revoke it, before you ask for the round again, at its cost"

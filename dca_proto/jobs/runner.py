@@ -218,14 +218,7 @@ class JobRounds:
                 if end.implausible:
                     raise _aborted(end) from None
                 reason = f"{end.reason}; {aborted.reason}"
-                raise RoundAborted(
-                    reason,
-                    contributors=end.contributors,
-                    needed=end.needed,
-                    remedy=aborted.remedy,
-                    quorum=end.quorum,
-                    unproven=end.unproven,
-                ) from None
+                raise RoundAborted.of(end, reason=reason, remedy=aborted.remedy) from None
             if isinstance(end, Summed):
                 return end.aggregate
             if end.remedy:
@@ -348,14 +341,7 @@ def _aborted(end: Failed | GivenUp) -> RoundAborted:
     if isinstance(end, Failed) and end.implausible:
         return ImplausibleSum(end.reason, quorum=end.quorum)
     remedy = end.remedy if isinstance(end, Failed) else ""
-    return RoundAborted(
-        end.reason,
-        contributors=end.contributors,
-        needed=end.needed,
-        remedy=remedy,
-        quorum=end.quorum,
-        unproven=end.unproven,
-    )
+    return RoundAborted.of(end, remedy=remedy)
 
 
 def _differing_fields(one: OpenRound, other: OpenRound) -> list[str]:

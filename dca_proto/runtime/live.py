@@ -232,12 +232,4 @@ def abort_of(ended: RoundFailed, *, resumed: bool = False) -> RoundAborted:
         )
     elif ended.lost and not ended.repeatable:
         remedy = f"start {listed(ended.lost)} again, then {again.removesuffix(' again')}"
-    return RoundAborted(
-        ended.reason,
-        contributors=ended.contributors,
-        needed=ended.needed,
-        remedy=remedy,
-        repeatable=ended.repeatable,
-        quorum=ended.quorum,
-        unproven=ended.unproven,
-    )
+    return RoundAborted.of(ended, remedy=remedy, repeatable=ended.repeatable)
