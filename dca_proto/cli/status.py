@@ -220,10 +220,10 @@ def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:
                 console.print(f"  {label:<17} {text}", soft_wrap=True)
         for warning in one.warnings:
             say(console, "warning", f"{one.role} {one.name}: {warning}")
-    absent = [("warning", path, "its actor does not run") for path in result.stopped]
-    absent += [("trainer", path, "not at work; a trainer ends with its job") for path in result.resting]
-    for label, path, why in [*absent, *(("warning", path, why) for path, why in result.failed.items())]:
-        say(console, label, f"{path}: {why}")
+    for text in result.down:
+        say(console, "warning", text)
+    for text in result.at_rest:
+        say(console, "trainer", text)
 
 
 def line(one: Status) -> str:

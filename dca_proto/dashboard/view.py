@@ -80,8 +80,7 @@ def view_of(
 
 
 def _warnings(statuses: Statuses, actors: Sequence[Status]) -> list[str]:
-    found = [f"{path}: its actor does not run" for path in statuses.stopped]
-    found += [f"{path}: {why}" for path, why in statuses.failed.items()]
+    found = statuses.down
     found += [f"{one.role} {one.name}: {warning}" for one in actors for warning in one.warnings]
     return found + [why for name in sorted({one.federation for one in actors}) for why in _last_failure(name, actors)]
 
@@ -308,8 +307,7 @@ def _actors(actors: Sequence[Status], statuses: Statuses) -> list[Block]:
     blocks = table(actors[:_SHOWN_MAX], columns)
     if len(actors) > _SHOWN_MAX:
         blocks.append(Note(f"The first {_SHOWN_MAX} of {len(actors):,}."))
-    absent = [*statuses.stopped, *statuses.failed]
-    absent += [f"{path}: not at work; a trainer ends with its job" for path in statuses.resting]
+    absent = [*statuses.stopped, *statuses.failed, *statuses.at_rest]
     blocks += [Heading("Not running"), Items(absent[:_SHOWN_MAX])] if absent else []
     return blocks + [
         Folded(f"All figures of {one.role} {one.name}", settings(lines_of(one, STATUS))[0])

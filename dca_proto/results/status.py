@@ -278,6 +278,17 @@ class Statuses(msgspec.Struct, frozen=True, kw_only=True):
     ] = []
 
     @property
+    def down(self) -> list[str]:
+        """A line for each file whose actor does not run and should, or cannot be asked."""
+        stopped = [f"{path}: its actor does not run" for path in self.stopped]
+        return [*stopped, *(f"{path}: {why}" for path, why in self.failed.items())]
+
+    @property
+    def at_rest(self) -> list[str]:
+        """A line for each trainer that is not at work."""
+        return [f"{path}: not at work; a trainer ends with its job" for path in self.resting]
+
+    @property
     def is_well(self) -> bool:
         """True if all run and nothing needs attention."""
         return not self.stopped and not self.failed and all(one.is_well for one in self.actors)
