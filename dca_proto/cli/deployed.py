@@ -23,6 +23,7 @@ from dca_proto.errors import StorageError, UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.broker import find_mosquitto
 from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.registrar_file import read_registrar
 from dca_proto.wording import duration, iso
 
 _AGAIN_S, _AGAIN_MAX_S, _HEALTHY_S, _STOP_S = 1.0, 60.0, 60.0, 10.0
@@ -99,15 +100,10 @@ async def _run_units(folder: Path) -> None:
 
 def _taken(unit: Unit) -> str:
     """Return what to do about a port that a unit needs and another process has; "" if it is free."""
-    if unit.name not in ("broker", "registrar"):
-        return ""
-    (named,) = [word for word in unit.arguments if word.endswith((".conf", ".toml"))]
-    text = (unit.folder / named).read_text(encoding="utf-8")
-    listened = re.search(r"(?m)^(?:listener|port =) (\d+)", text)
-    bound = re.search(r"(?m)^listener \d+ (\S+)", text) or re.search(r'(?m)^address = "(.+)"', text)
+    listened = _listened(unit)
     if listened is None:
         return ""
-    port, host = int(listened[1]), "" if bound is None else bound[1]
+    host, port = listened
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             return ""
@@ -118,6 +114,20 @@ def _taken(unit: Unit) -> str:
         f"port {port} is in use, so the {unit.name} of {unit.folder.name} cannot have it; by whom is not known; end "
         "that process, or deploy another folder with --port"
     )
+
+
+def _listened(unit: Unit) -> tuple[str, int] | None:
+    """Return the address and port at which a unit listens, by its file; None if it does not, or its file is wrong."""
+    named = [unit.folder / word for word in unit.arguments if word.endswith((".conf", ".toml"))]
+    if unit.name == "registrar":
+        with contextlib.suppress(UsageError):
+            file = read_registrar(named[0])
+            return file.listen or file.address, file.port
+    elif unit.name == "broker" and (
+        found := re.search(r"(?m)^listener (\d+)(?: (\S+))?", named[0].read_text(encoding="utf-8"))
+    ):
+        return found[2] or "", int(found[1])
+    return None
 
 
 def _command(unit: Unit, mosquitto: str, place: Path) -> list[str]:

@@ -301,10 +301,10 @@ class _Learning:
         if self._spec.ledger is not None:
             say(self._console, "ledger", self._spec.ledger.words())
         elif self._spec.is_own and run.private:
-            is_pure, delta, budget = options.reports in PURE_MECHANISMS, options.spent_delta, self._run.terms.budget
-            claim = claim_words(total([self._cost] * _RUNS).epsilon(delta), delta)
+            cost, delta = self._cost, options.spent_delta
+            claim = claim_words(total([cost] * _RUNS).epsilon(delta), delta)
             kept = "without --ledger FILE, add up yourself what all runs on these rows cost"
-            one = f"pure:{at_least(options.epsilon)}" if is_pure else f"gaussian:{at_least(budget.mu)}"
+            one = f"pure:{at_least(cost.pure)}" if cost.is_pure else f"gaussian:{at_least(self._run.terms.budget.mu)}"
             say(
                 self._console,
                 "adds up",
