@@ -48,7 +48,7 @@ class GatewayFederation:
         settings = BrokerSettings(url=url)
 
         def member(role: Channel, build: Build) -> LiveActor:
-            return LiveActor(role, build, directory, settings, self._federation, self._note)
+            return LiveActor(role, build, directory, settings, self._federation, self._note, self._changed.set)
 
         self.steady = member(Channel.COMPUTE, functools.partial(actors.compute, 0))
         self.absent = member(Channel.COMPUTE, functools.partial(actors.compute, 1))

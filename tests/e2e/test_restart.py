@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from harness import Left, LiveActor, LiveFederation, Point, records
+from harness import Left, LiveActor, LiveFederation, Point, channel_of, records
 from patience import PATIENCE_S
 
 from dca_proto.protocol import charges, facts, ledger
@@ -31,10 +31,12 @@ from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.keyfile import write_identity
 from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import Message
 from dca_proto.testing import NoNoise, TestFederation
 
 CLIENTS, COMPUTES = 24, 3  # so many that each node holds some: false alarm 1e-4, as it is drawn from a hash
 CLIENT, COMPUTE, TRAINER = Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER
+EPOCH, HELLO = Channel.EPOCH, Channel.HELLO
 
 CLIENT_DIES = (
     Point(TRAINER, facts.Announced),  # no member has it yet
@@ -101,7 +103,7 @@ def test_a_killed_actor_continues_from_its_store(
         victim = {CLIENT: live.clients[0], COMPUTE: live.computes[0], TRAINER: live.trainer}[role]
         request = actors.request(tolerate=0, **WINDOWS)  # else it closes without those who are slow
         async with live:
-            await live.until(lambda: len(live.trainer.actor._waiting._keys) == COMPUTES)  # else it asks for them first
+            await live.until(lambda: keys(live) == COMPUTES)  # else it asks for them first
             await live.until(lambda: sessions(live) == CLIENTS * COMPUTES)  # else a node misses clients, rightly
             live.kill_at(point, victim)
             live.trainer.runner.command(request)
@@ -116,6 +118,36 @@ def test_a_killed_actor_continues_from_its_store(
             await check_client(member)
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_a_wait_sees_a_state_that_no_fact_reports(embedded_broker: Broker, tmp_path: Path) -> None:
+    """The trainer takes a node's key and reports nothing, and nobody else does anything: the wait ends nevertheless.
+
+    Brokers may deliver retained keys as the very last message before a round.
+    """
+
+    async def scenario() -> None:
+        actors = TestFederation(1, 1, name="last-key")
+        live = LiveFederation(actors, tmp_path, lambda _: BrokerSettings(url=embedded_broker.url))
+        node, trainer = live.computes[0], live.trainer
+        async with live:
+            await live.until(lambda: keys(live) == sessions(live) == 1)
+            await live.until(lambda: live.has(Left(HELLO), live.clients[0]) and live.has(Left(EPOCH), node))
+            ((topic, (key, *_)),) = ((topic, sent) for topic, sent in node.sent.items() if channel_of(topic) is EPOCH)
+            trainer.actor._waiting._keys.clear()
+            waiting = asyncio.create_task(live.until(lambda: keys(live) == 1))
+            await asyncio.sleep(0)  # now it waits
+            reported = len(live.facts)
+            trainer.runner.transport.inbox.put(Message(topic, key))
+            await waiting
+            assert len(live.facts) == reported
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def keys(live: LiveFederation) -> int:
+    """How many Compute nodes' keys the trainer has."""
+    return len(live.trainer.actor._waiting._keys)
 
 
 def sessions(live: LiveFederation) -> int:

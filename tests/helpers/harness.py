@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from dca_proto.protocol.actor import Actor
-from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.effects import Channel, Effect
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.runner import Runner
@@ -64,6 +64,18 @@ def channel_of(topic: str) -> Channel:
     return Channel(topic.split("/")[2])
 
 
+class NotedRunner(Runner):
+    """A runner that notes when its actor has handled events: some change its state and report no fact."""
+
+    on_handled: Callable[[], None]
+
+    def handle_batch(self) -> list[Effect] | None:
+        effects = super().handle_batch()
+        if effects is not None:
+            self.on_handled()
+        return effects
+
+
 STORE_KEY = bytes(32)
 
 
@@ -77,7 +89,14 @@ class LiveActor:
     """
 
     def __init__(
-        self, role: Channel, build: Build, directory: Path, settings: BrokerSettings, federation: bytes, report: Report
+        self,
+        role: Channel,
+        build: Build,
+        directory: Path,
+        settings: BrokerSettings,
+        federation: bytes,
+        report: Report,
+        on_handled: Callable[[], None],
     ) -> None:
         self.role = role
         self.actor: Actor = build(())
@@ -89,6 +108,7 @@ class LiveActor:
         self._settings = settings
         self._federation = federation
         self._report = functools.partial(report, self)
+        self._on_handled = on_handled
 
     def start(self) -> None:
         """Start from the database."""
@@ -100,9 +120,10 @@ class LiveActor:
             self._settings, self.id.hex(), topics, rng=random.Random(self.life), backoff=QUICK
         )
         self._transport.sent, self._transport.on_note = self.sent, self._report
-        self.runner = Runner(
+        self.runner = NotedRunner(
             self.actor, self._transport, self._store, federation=self._federation, on_report=self._report
         )
+        self.runner.on_handled = self._on_handled
         self._running = asyncio.create_task(self.runner.run())
         self._running.add_done_callback(self._report)
 
@@ -178,11 +199,12 @@ class LiveFederation:
     def __init__(self, actors: TestFederation, directory: Path, settings: Callable[[bytes], BrokerSettings]) -> None:
         self.facts: list[Noted] = []
         self._changed = asyncio.Event()
+        wake = self._changed.set
         self._point: Point | None = None
         self._left_to_see = 0
 
         def member(role: Channel, actor_id: bytes, build: Build) -> LiveActor:
-            return LiveActor(role, build, directory, settings(actor_id), actors.federation.id, self._note)
+            return LiveActor(role, build, directory, settings(actor_id), actors.federation.id, self._note, wake)
 
         def members(role: Channel, ids: tuple[bytes, ...], build: Callable[..., Actor]) -> list[LiveActor]:
             return [member(role, one, functools.partial(build, index)) for index, one in enumerate(ids)]
@@ -222,7 +244,7 @@ class LiveFederation:
         return any(noted.actor is member and noted.life == member.life and like(noted.fact) for noted in self.facts)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds, or raise if an actor fails."""
+        """Wait until facts, or states of actors, make the condition true. Raise if an actor fails."""
         while not condition():
             for member in self.members:
                 member.check()
