@@ -180,6 +180,7 @@ class Runner:
             if effects is None:
                 if self._stopping:
                     await self._until_fewer(1)
+                    self.raise_failure()
                     return
                 await self._sleep()
             else:
@@ -316,6 +317,7 @@ class Runner:
     async def _sleep(self) -> None:
         """Wait for a message, a command or the next timer."""
         self._wake.clear()
+        self.raise_failure()  # of a publish that failed while a batch was carried out
         at_ms = self._timers.next_at_ms()
         if at_ms != self._alarm_ms:
             if self._alarm is not None:
