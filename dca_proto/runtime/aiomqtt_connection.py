@@ -2,7 +2,8 @@
 
 aiomqtt runs paho-mqtt within the event loop. What they do otherwise than we need, and the answer here:
 
-- A message is acknowledged once it is in aiomqtt's queue. Our queue passes it on at once, so it is delivered before.
+- A message is acknowledged once it is in aiomqtt's queue. Our queue passes it on at once, so it is delivered before,
+  and if it is refused, `_Client` acknowledges no more.
 - A topic that MQTT forbids ends the connection, and its socket would stay open. Entering the client again closes it, in
   a thread. So `_Client` first ends the watching of it, which only the event loop's own thread may do.
 - Connecting blocks a thread of the default pool: at most 5 s for TCP, and as long for TLS. `leave` waits for it.
@@ -79,7 +80,7 @@ class AiomqttConnection:
             password=hello.password,
             logger=_logger,
             identifier=hello.client_id,
-            queue_type=_queue_type(listener),
+            queue_type=_queue_type(listener, lambda: self._client.acknowledge_no_more()),
             will=None if hello.will is None else aiomqtt.Will(hello.will, b""),
             **_session(hello),
             **_route(hello),
@@ -240,18 +241,23 @@ def _route(hello: Hello) -> dict[str, Any]:
     return route
 
 
-def _queue_type(listener: Listener) -> type[asyncio.Queue[aiomqtt.Message]]:
-    """Return a type of queues that hold nothing, but pass each message to the listener."""
+def _queue_type(listener: Listener, on_refused: Callable[[], None]) -> type[asyncio.Queue[aiomqtt.Message]]:
+    """Return a type of queues that hold nothing, but pass each message to the listener, who may refuse it."""
 
     class Passing(asyncio.Queue[aiomqtt.Message]):
         def put_nowait(self, message: aiomqtt.Message) -> None:
-            listener.deliver(Published(message.topic.value, message.payload, message.retain))
+            if not listener.deliver(Published(message.topic.value, message.payload, message.retain)):
+                on_refused()
 
     return Passing
 
 
 class _Client(aiomqtt.Client):
-    """aiomqtt's client, but that a socket that was closed meanwhile is not watched for writing."""
+    """aiomqtt's client, which does not watch a closed socket for writing, and can stop to acknowledge messages."""
+
+    def acknowledge_no_more(self) -> None:
+        """Acknowledge neither the message that is being delivered nor any later one."""
+        self._client.manual_ack_set(True)
 
     def unwatch(self) -> None:
         """Stop watching the socket that is open. The thread that connects anew closes it, and must not do so itself."""

@@ -54,10 +54,11 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, sende
     own = f"{root}/clear/all/{secrets.token_hex(16)}"
     events: asyncio.Queue[int] = asyncio.Queue()  # 0 for a retained message, else the number of an acknowledged publish
 
-    def deliver(published: Published) -> None:
+    def deliver(published: Published) -> bool:
         if published.is_retained and published.topic is not None and published.payload:  # else of an actor that runs
             topics.add(published.topic)
             events.put_nowait(0)
+        return True
 
     hello = Hello(
         msgspec.structs.replace(settings, session_expiry_s=0), f"dca-clear-{secrets.token_hex(6)}",

@@ -93,13 +93,14 @@ class Listener(msgspec.Struct, frozen=True):
     """The functions that a connection calls.
 
     Attributes:
-        deliver: takes each message that arrives. The connection acknowledges the message once this has returned.
+        deliver: takes each message that arrives, and returns whether it did. Only then is the message acknowledged;
+            after a False, no message is.
         acknowledged: takes the number of each publish that the broker has acknowledged.
         refused: takes the number of each publish that the broker refused, and why (not in MQTT 3.1.1, nor by aiomqtt).
         dropped: takes why a message was not delivered.
     """
 
-    deliver: Callable[[Published], None]
+    deliver: Callable[[Published], bool]
     acknowledged: Callable[[int], None]
     refused: Callable[[int, str], None] = lambda number, reason: None
     dropped: Callable[[str], None] = lambda reason: None

@@ -135,8 +135,7 @@ class FleetConnection(asyncio.Protocol):
 
     def _take(self, packet: Packet) -> None:
         if isinstance(packet, Published):
-            self._listener.deliver(packet)
-            if packet.number is not None:
+            if self._listener.deliver(packet) and packet.number is not None:
                 self._send(self._codec.puback(packet.number))
         elif isinstance(packet, Acknowledged):
             if packet.code >= REFUSED:

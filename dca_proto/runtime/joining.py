@@ -269,7 +269,7 @@ async def _admitted(settings: BrokerSettings, client: bytes) -> None:
         settings, client.hex(), client.hex(), settings.read_password(), settings.tls_context(), _TIMEOUT_S
     )  # fmt: skip
     for tries_left in reversed(range(_TRIES)):
-        connection = AiomqttConnection(hello, Listener(lambda published: None, lambda number: None))
+        connection = AiomqttConnection(hello, Listener(lambda published: False, lambda number: None))
         try:
             await connection.open()
             return

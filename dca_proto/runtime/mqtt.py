@@ -207,11 +207,13 @@ class MqttTransport:
     def _drop(self, reason: str) -> None:
         self.inbox.dropped[reason] += 1
 
-    def _deliver(self, published: Published) -> None:
+    def _deliver(self, published: Published) -> bool:
+        """Take a message. After `close`, refuse it: the broker keeps it for the next connection."""
         if published.topic is None:
             self._drop("topic")
-        else:
+        elif not self.inbox.is_closed:
             self.inbox.offer(published.topic, published.payload, retained=published.is_retained)
+        return not self.inbox.is_closed
 
     async def _keep_connected(self, connection: Connection) -> None:
         """Use connections one after the other, for ever, even if the broker refuses us: it may be out of memory."""
@@ -302,18 +304,16 @@ class MqttTransport:
             settings, os.urandom(16).hex(), tls=self._tls,
             answer_timeout_s=self._answer_timeout_s, version="5", is_probe=True, proxy=self._proxy,
         )  # fmt: skip
-        connection = connect(hello, Listener(lambda published: None, lambda number: None))
+        connection = connect(hello, Listener(lambda published: False, lambda number: None))
         try:
             async with asyncio.timeout(self._answer_timeout_s):
                 await connection.open()
         except ConnectRefused as error:
             return "3.1.1" if error.code == UNSUPPORTED_VERSION else "5"
-        except TimeoutError:
+        except (TimeoutError, TransportError):
             return "3.1.1"
         except OSError as error:
             raise self._explained(error) from None
-        except TransportError:
-            return "3.1.1"
         finally:
             await connection.leave()
         return "5"

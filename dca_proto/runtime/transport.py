@@ -154,6 +154,11 @@ class Pending:
         self._arrived.set()
         self.on_arrival()
 
+    @property
+    def is_closed(self) -> bool:
+        """True if `fail` was called."""
+        return self._failure is not None
+
     def check(self) -> None:
         """Raise if `fail` was called."""
         if self._failure is not None:
@@ -233,4 +238,7 @@ class Transport(Protocol):
         """
 
     async def close(self) -> None:
-        """Disconnect and free everything. A second call does nothing."""
+        """Disconnect and free everything. A second call does nothing.
+
+        Messages that come meanwhile are not acknowledged: the broker keeps them for the next connection.
+        """

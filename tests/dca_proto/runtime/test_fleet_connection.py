@@ -110,13 +110,13 @@ class Unread(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting, self.is_aborted = 0, False
+        self.written, self.is_aborted = b"", False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.waiting += len(data)
+        self.written += data
 
     def get_write_buffer_size(self) -> int:
-        return self.waiting
+        return len(self.written)
 
     def is_closing(self) -> bool:
         return self.is_aborted
@@ -131,9 +131,8 @@ def test_a_broker_that_sends_and_never_reads_loses_its_connection(monkeypatch: p
 
     async def scenario() -> str:
         delivered: list[Published] = []
-        connection = FleetConnection(
-            Hello(BrokerSettings(url="mqtt://h"), "a"), Listener(delivered.append, lambda number: None)
-        )
+        listener = Listener(lambda one: delivered.append(one) is None, lambda number: None)
+        connection = FleetConnection(Hello(BrokerSettings(url="mqtt://h"), "a"), listener)
         unread = Unread()
         connection.connection_made(unread)
         sent = 0
@@ -148,3 +147,18 @@ def test_a_broker_that_sends_and_never_reads_loses_its_connection(monkeypatch: p
 
     reason = asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     assert reason == "the broker sends messages and reads no acknowledgements"
+
+
+def test_a_refused_message_is_not_acknowledged() -> None:
+    async def scenario() -> bytes:
+        answers = iter([True, False])
+        connection = FleetConnection(
+            Hello(BrokerSettings(url="mqtt://h"), "a"), Listener(lambda one: next(answers), lambda number: None)
+        )
+        connection.connection_made(unread := Unread())
+        for number in (7, 8):
+            connection.data_received(packets.publish(number, "x/a", b"\0", False))
+        await asyncio.sleep(0)  # the turn in which it writes
+        return unread.written
+
+    assert asyncio.run(scenario()) == packets.puback(7)

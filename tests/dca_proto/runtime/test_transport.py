@@ -228,6 +228,32 @@ def test_a_kept_session_gathers_messages(link: Link) -> None:
     play(scenario())
 
 
+@pytest.mark.parametrize("link", ["memory", *_BROKERS], indirect=True)
+def test_what_comes_while_a_transport_closes_waits_for_the_next(link: Link) -> None:
+    """It was acknowledged and dropped: a client that sleeps by plan closes its connection every day.
+
+    A member of a shared connection may close while others stay, and the broker knows nothing of that.
+    """
+    everything = {b"%d" % number for number in range(1000)}
+
+    async def scenario() -> None:
+        seen: set[bytes] = set()
+        async with link.opened("b", "x/+") as b:
+            async with link.opened("a", "in/+"):
+                pass
+            sending = [asyncio.ensure_future(b.publish(f"{link.root}/in/b", payload)) for payload in everything]
+            while seen != everything:
+                async with link.opened("a", "in/+") as a:
+                    target = min(len(seen) + 200, len(everything))
+                    while len(seen) < target:
+                        seen.add((await a.inbox.take()).payload)
+                while len(a.inbox):
+                    seen.add((await a.inbox.take()).payload)
+            await asyncio.gather(*sending)
+
+    play(scenario())
+
+
 def test_a_clean_session_forgets(link: Link) -> None:
     async def scenario() -> None:
         async with link.opened("away", "in/+", clean=True):
