@@ -171,4 +171,9 @@ def compute_ids(names: Sequence[str], federation: Federation) -> tuple[bytes, ..
         without = f'; the federation has none: take kind = "{NODE_RELEASE}" or "{LDP_REPORT}"' if not by_name else ""
         found = f"computes: found {len(set(chosen))} Compute nodes"
         raise UsageError(f"{found}, expected at least 2, each named once{without}")
+    if len(chosen) <= federation.p:
+        raise UsageError(
+            f"computes: found {len(chosen)} Compute nodes, expected at least {federation.p + 1}, as p = {federation.p} "
+            "in the federation file; name more, or leave computes out to take all"
+        )
     return tuple(by_name[name] for name in chosen)

@@ -418,7 +418,7 @@ class EarlyContributions:
 
     def expire(self, now_ms: int) -> None:
         """Forget all messages once the oldest has waited for too long."""
-        if now_ms - self._since_ms > EARLY_KEPT_MS:
+        if not 0 <= now_ms - self._since_ms <= EARLY_KEPT_MS:  # or the clock was set back
             self._waiting.clear()
 
     def take(self, round_id: bytes) -> dict[bytes, Contribution]:

@@ -42,7 +42,7 @@ from dca_proto.protocol.trainer.round import (
     StoredRound,
     restored_rounds,
 )
-from dca_proto.protocol.trainer.silence import LEAVE, Watching
+from dca_proto.protocol.trainer.silence import ASK_NODES, KEYS, LEAVE, Watching
 from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
@@ -50,7 +50,6 @@ from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.wording import listed
 
 Ids = Collection[bytes]
-KEYS, ASK_NODES = "keys", "ask nodes"
 
 
 class Trainer(Watching):
@@ -142,8 +141,11 @@ class Trainer(Watching):
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
+        """Continue all rounds, and after the clock was set back all requests: their times are of another clock."""
         resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
-        return [*self._file_effects(), *resumed]
+        self._waiting.forget_future(now_ms)
+        requests = self._waiting.requests.values()
+        return [*self._file_effects(), *resumed, *(effect for one in requests for effect in self._wait(one, now_ms))]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         """Fail waiting requests for other Compute nodes; the nodes themselves abort open rounds."""
@@ -234,29 +236,7 @@ class Trainer(Watching):
         request = msgspec.structs.replace(request, computes=chosen)
         self._waiting.add(request, now_ms)
         announced = self._announce_waiting(now_ms)
-        if announced:
-            return announced
-        timer = SetTimer(Timer(KEYS, request.round_id), self._waiting.until_ms(request, now_ms))
-        leave_ms = min(self._timing.leave_ms, request.collect_ms // 2)
-        leave = SetTimer(Timer(LEAVE, request.round_id), now_ms + leave_ms)
-        return [*self._ask_for(request, now_ms), timer, *([leave] if request.kind.is_summed else [])]
-
-    def _ask_for(self, request: OpenRound, now_ms: int) -> list[Effect]:
-        """Ask for what a waiting request lacks, and set the time to ask again."""
-        missing = self._waiting.missing(request, now_ms)
-        questions = self._ask(self._waiting.lacking(request, now_ms), now_ms, missing)
-        wait_ms = self._timing.resend_after_ms(self._waiting.count_question(request.round_id), self._random(1))
-        return [*questions, SetTimer(Timer(ASK_NODES, request.round_id), now_ms + wait_ms)]
-
-    def _waits_for_keys(self, request: OpenRound, now_ms: int) -> Report:
-        """Name the nodes that have not answered a question, each time that it is repeated."""
-        return Report(facts.WaitingForKeys(request.round_id, self._waiting.lacking(request, now_ms)))
-
-    def _ask(self, computes: Iterable[bytes], now_ms: int, keyless: Ids = ()) -> list[Effect]:
-        """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""
-        stamp, nonce_of = self._federation.stamp, self._waiting.nonce_of
-        asked = {one: (stamp, one in keyless, nonce_of(one, self._random, now_ms)) for one in computes}
-        return [self._send(m.SessionsWanted(*body), Channel.COMPUTE, one) for one, body in asked.items()]
+        return announced or self._wait(request, now_ms)
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         if self._federation.is_server(sender):
@@ -288,14 +268,16 @@ class Trainer(Watching):
             *cancelled,
             self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
             current.advance("announce"),
-            *self._deadlines(current),
+            *self._deadlines(current, now_ms),
             current.resend_timer(self._timing, self._random(1), now_ms),
             *self._watch(current, now_ms),
             *current.announced(),
             Report(facts.Announced(request.round_id, request.statistic, dimension, current.computes, p)),
         ]
 
-    def _deadlines(self, current: Round) -> list[Effect]:
+    def _deadlines(self, current: Round, now_ms: int) -> list[Effect]:
+        if current.stored.cancelled:
+            return [current.timer(END, now_ms + self._timing.settle_ms)]
         end = current.timer(END, current.end_ms)
         if not current.is_summed or not current.takes(CLOSE_BY):
             return [end]
@@ -421,12 +403,12 @@ class Trainer(Watching):
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Resend messages without an answer, and set the timer for the next resend."""
-        if current.takes("close"):
+        if current.is_open and current.stored.cancelled:
+            again = self._query(current)  # nobody shall pay for it any more
+        elif current.takes("close"):
             is_waiting = now_ms < current.opened.body.close_by_ms
             told = self._tell(current, current.computes)
             again = [*(current.announced() if is_waiting else []), *told, *self._query(current)]
-        elif current.is_open and current.stored.cancelled:
-            again = self._query(current)
         elif current.is_open:
             close = m.Close(current.id, current.hash)
             is_waiting = now_ms < current.opened.body.commit_by_ms
@@ -439,7 +421,9 @@ class Trainer(Watching):
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
         current = self._rounds[round_id]
         if current.is_open:
-            return [*self._resend(current, now_ms), *self._deadlines(current), *self._watch(current, now_ms)]
+            current.forget_future(now_ms)
+            again = [*self._resend(current, now_ms), *self._deadlines(current, now_ms), *self._watch(current, now_ms)]
+            return [*again, *self._close_when_complete(current, now_ms)]
         if current.is_done:
             return [Report(self._outcome(current)), *current.end(self._timing, now_ms)]
         return [*current.end(self._timing, now_ms), *self._resume_failed(current, now_ms)]

@@ -136,6 +136,14 @@ class Round(ActorRound[StoredRound]):
         """Return the nodes that it lost, with these and since when; of each node, the first loss."""
         return tuple((nodes | dict(self.stored.lost)).items())
 
+    def forget_future(self, now_ms: int) -> None:
+        """After the clock was set back, forget when nodes were heard and what is late: these times are of another."""
+        self.heard = {node: at_ms for node, at_ms in self.heard.items() if at_ms <= now_ms}
+        self.asked = {node: at_ms for node, at_ms in self.asked.items() if at_ms <= now_ms}
+        self.stuck_ms = 0 if self.stuck_ms > now_ms else self.stuck_ms
+        self.cut_off_ms, self.alone_ms = (0 if at_ms > now_ms else at_ms for at_ms in (self.cut_off_ms, self.alone_ms))
+        self.arrivals.forget_future(now_ms)
+
     @property
     def lost(self) -> dict[bytes, int]:
         """Since when each lost Compute node did not answer. One that was silent and then sent its sum is not lost."""
@@ -336,6 +344,10 @@ class Arrivals:
             self._last_ms = now_ms if count else self._last_ms
         self.declined[compute] = declined
         return True
+
+    def forget_future(self, now_ms: int) -> None:
+        """Count from now on, if the clock was set back."""
+        self._announced_ms, self._last_ms = min(self._announced_ms, now_ms), min(self._last_ms, now_ms)
 
     def reason(self, expected: int | None, n_min: int, n_max: int, timing: Timing, now_ms: int) -> str | None:
         """Return the reason to close the round now, or None.

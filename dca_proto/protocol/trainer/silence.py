@@ -24,10 +24,10 @@ from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import WATCH, Round
 from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.messages import Cancel, Progress, Query, Signed
+from dca_proto.protocol.wire.messages import Cancel, Progress, Query, SessionsWanted, Signed
 from dca_proto.wording import duration, listed
 
-LEAVE = "leave"
+KEYS, ASK_NODES, LEAVE = "keys", "ask nodes", "leave"
 _LEFT_OUT_BITS = 3
 _TURNS_UNHURRIED = 16  # of `Timing.watch_ms`
 
@@ -124,7 +124,7 @@ class Watching(Answering):
             return None
         waits = [self._gives_up_ms(one, one.told, now_ms) for one in open_rounds if one.told]
         others = tuple(member.id for member in self._federation.computes if member.id not in lost)
-        waited_ms = now_ms - min(lost.values())
+        waited_ms = max(now_ms - min(lost.values()), 0)  # the clock may have been set back
         spare = self._spare(len(others))
         until_ms = max(now_ms, *waits) if waits and spare < 0 else 0
         return facts.NodesSilent(b"", tuple(lost), waited_ms, others, spare, until_ms, bool(waits)), lost
@@ -195,6 +195,30 @@ class Watching(Answering):
 
     # --- requests that cannot be announced yet ------------------------------------------------------------------------
 
+    def _wait(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        """Let a request wait: ask for what it lacks, and set its timers."""
+        until = SetTimer(Timer(KEYS, request.round_id), self._waiting.until_ms(request, now_ms))
+        leave_ms = min(self._timing.leave_ms, request.collect_ms // 2)
+        leave = SetTimer(Timer(LEAVE, request.round_id), now_ms + leave_ms)
+        return [*self._ask_for(request, now_ms), until, *([leave] if request.kind.is_summed else [])]
+
+    def _ask_for(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        """Ask for what a waiting request lacks, and set the time to ask again."""
+        missing = self._waiting.missing(request, now_ms)
+        questions = self._ask(self._waiting.lacking(request, now_ms), now_ms, missing)
+        wait_ms = self._timing.resend_after_ms(self._waiting.count_question(request.round_id), self._random(1))
+        return [*questions, SetTimer(Timer(ASK_NODES, request.round_id), now_ms + wait_ms)]
+
+    def _waits_for_keys(self, request: OpenRound, now_ms: int) -> Report:
+        """Name the nodes that have not answered a question, each time that it is repeated."""
+        return Report(facts.WaitingForKeys(request.round_id, self._waiting.lacking(request, now_ms)))
+
+    def _ask(self, computes: Iterable[bytes], now_ms: int, keyless: Collection[bytes] = ()) -> list[Effect]:
+        """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""
+        stamp, nonce_of = self._federation.stamp, self._waiting.nonce_of
+        asked = {one: (stamp, one in keyless, nonce_of(one, self._random, now_ms)) for one in computes}
+        return [self._send(SessionsWanted(*body), Channel.COMPUTE, one) for one, body in asked.items()]
+
     def _leave_out(self, round_id: bytes, now_ms: int) -> list[Effect]:
         """Announce a waiting request without the nodes that have not answered, if it can do without them.
 
@@ -231,20 +255,19 @@ class Watching(Answering):
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
         """Announce every waiting round for which nothing is missing any more."""
 
-    @abstractmethod
-    def _ask(self, computes: Iterable[bytes], now_ms: int, keyless: Collection[bytes] = ()) -> list[Effect]:
-        """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""
-
     # --- nodes that owe an abort or a sum -----------------------------------------------------------------------------
 
     def _present(self, request: OpenRound) -> OpenRound:
-        """Return the request without nodes that have left the federation, if p + 1 others remain.
+        """Return the request without nodes that have left the federation; over all of its nodes, if others are too few.
 
-        A node may be replaced while a job runs.
+        Nodes may be added or replaced, and p may rise, while a job runs. An id that never was a node's stays.
         """
         named = self._named(request.computes)
         present = tuple(node for node in request.computes if node in named)
-        return msgspec.structs.replace(request, computes=present) if self._spare(len(present)) >= 0 else request
+        if request.computes and self._spare(len(present)) < 0:
+            is_known = all(node in named or self._federation.is_revoked(node) for node in request.computes)
+            present = tuple(member.id for member in self._federation.computes) if is_known else request.computes
+        return msgspec.structs.replace(request, computes=present)
 
     def _chosen(self, computes: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """Return the nodes of a new round: those that owe nothing and do not flap, if they are enough."""

@@ -95,19 +95,26 @@ class WaitingRequests:
         self._keys[sender] = (key, frame)
 
     def adopt(self, federation: Federation) -> list[RoundFailed]:
-        """Switch to a newer federation file. If its Compute nodes differ, waiting secure sums fail, at no cost."""
+        """Switch to a newer federation file. If it needs other Compute nodes, waiting secure sums fail, at no cost."""
         is_changed, self._federation = federation.computes != self._federation.computes, federation
-        failed = [request.round_id for request in self.requests.values() if request.computes and is_changed]
+        sums = [request for request in self.requests.values() if request.computes]
+        failed = [one.round_id for one in sums if is_changed or len(one.computes) <= federation.p]
         for round_id in failed:
             self._remove(round_id)
             self.take_lost(round_id)
-        reason = f"{federation.title} names other Compute nodes; request the round again"
+        reason = f"{federation.title} needs other Compute nodes; request the round again"
         return [RoundFailed(round_id, reason, None, None) for round_id in failed]
 
     def reserved(self, others: Iterable[OpenRound]) -> list[CostToClients]:
         """Return the costs of the waiting requests and of `others`."""
         requests = {request.round_id: request for request in (*self.requests.values(), *others)}
         return [request.cost_to_clients for request in requests.values()]
+
+    def forget_future(self, now_ms: int) -> None:
+        """After the clock was set back, forget when nodes were heard, and let the requests wait anew."""
+        self.heard = {node: at_ms for node, at_ms in self.heard.items() if at_ms <= now_ms}
+        self.sessions = {node: known for node, known in self.sessions.items() if known[1] <= now_ms}
+        self._since_ms = {round_id: min(at_ms, now_ms) for round_id, at_ms in self._since_ms.items()}
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
         """Remove and return the requests for which all keys and the number of clients are known."""

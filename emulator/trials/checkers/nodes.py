@@ -148,10 +148,12 @@ class Nodes(Checker):
         return max(self._up_ms, self._lost_ms.get(node, 0))
 
     def _request(self, trainer: Process, request: OpenRound) -> _Request:
-        """Note a request, with the nodes that the federation still names."""
-        in_file = {member.id for member in self.world.follows(trainer).computes}
-        named = frozenset(request.computes) & in_file
-        named = named if len(named) > self.log.colluding.of(trainer) else frozenset(request.computes)
+        """Note a request, with those of its nodes that the file names; with all of the file, if these are too few."""
+        file = self.world.follows(trainer)
+        in_file, asked = frozenset(member.id for member in file.computes), frozenset(request.computes)
+        named = asked & in_file
+        if len(named) <= self.log.colluding.of(trainer):
+            named = in_file if asked <= in_file.union(file.revoked) else asked
         debts = [
             (node, known.accepted.epochs[known.accepted.computes.index(node)].public)
             for known in self._rounds.values()

@@ -60,6 +60,19 @@ def test_the_default_request_is_a_secure_sum() -> None:
     assert (request.collect_ms, request.commit_ms) == (120_000, 120_000)
 
 
+@pytest.mark.parametrize("colluding", [0, 1])
+def test_a_request_that_names_fewer_nodes_than_the_federation_file_asks_for_is_refused(colluding: int) -> None:
+    """Before, it was announced, all refused it, and the account kept its charge."""
+    actors = TestFederation(2, 3, colluding=colluding)
+    plain = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6}
+    named = convert("[round]", {**plain, "computes": ["compute-0", "compute-1"]}, RoundSettings)
+    if colluding:
+        assert open_round(named, actors.federation).computes == actors.computes[:2]
+        return
+    with pytest.raises(UsageError, match="found 2 Compute nodes, expected at least 3, as p = 2 in the federation file"):
+        open_round(named, actors.federation)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -348,7 +348,9 @@ def test_by_default_no_compute_node_of_the_federation_may_be_left_out() -> None:
     """Else a trainer could hold a round with only those nodes that collude with it."""
     actors = TestFederation(6, 3)
     net = actors.network()
-    net.command(actors.trainer_identity.id, actors.request(computes=actors.computes[:2]))
+    trainer = actors.trainer_identity.id
+    net.actors[trainer]._present = lambda request: request  # a hostile one
+    net.command(trainer, actors.request(computes=actors.computes[:2]))
     net.deliver()
     assert len(net.reported(facts.Declined, actors.clients[0])) == 1
     assert net.reported(facts.Declined)[0].reason == "p"

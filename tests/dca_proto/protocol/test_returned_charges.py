@@ -179,6 +179,7 @@ def test_aborts_count_over_a_restart() -> None:
 def declines(actors: TestFederation, network: Network, used: int) -> bool:
     """Whether clients decline a round of so many nodes."""
     request = actors.request(computes=actors.computes[:used])
+    network.actors[actors.trainer_identity.id]._present = lambda request: request  # a hostile one
     network.command(actors.trainer_identity.id, request)
     network.deliver()
     client = network.actors[actors.clients[0]]
