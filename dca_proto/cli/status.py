@@ -15,7 +15,7 @@ from dca_proto.cli.options import Json
 from dca_proto.cli.output import result_console, say
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
-from dca_proto.results.figure import figures_of
+from dca_proto.results.figure import Figure, figures_of
 from dca_proto.results.status import STATUS, LastRound, RoundStatus, ScheduledJob, Status, Statuses
 from dca_proto.runtime.config import ClientFiles, is_actor_file, read_config
 from dca_proto.runtime.files import write_json
@@ -275,17 +275,22 @@ def schedule_line(job: ScheduledJob) -> str:
 
 def details(one: Status) -> list[tuple[str, str]]:
     """Return a label and a text for each figure with a value, from the record's fields."""
-    wake = " in its last wake" if one.asleep_s is not None else ""
+    since_start = " in its last wake" if one.asleep_s is not None else ""
     rows = [
-        (figure.title, _text(value, figure.unit) + (wake if figure.help.startswith("Since the start") else ""))
+        (figure.title, _text(value, figure.unit) + (since_start if _is_since_start(figure) else ""))
         for name, figure in figures_of(Status).items()
         if figure.table == STATUS and (value := getattr(one, name)) not in (None, "")
     ]
     rows += [(f"{what} ends" if len(what) < 13 else what, end) for what, end in one.certificates.items()]
-    rows += [("dropped", f"{count:,} {code}") for code, count in one.dropped.items()]
-    rows += [("dropped", f"{count:,} data: {reason}") for reason, count in one.data_dropped.items()]
+    rows += [("dropped", f"{count:,} {code}{since_start}") for code, count in one.dropped.items()]
+    rows += [("dropped", f"{count:,} data: {reason}{since_start}") for reason, count in one.data_dropped.items()]
     rows += [("clock", f"{name} is {offset:+.3g} s ahead") for name, offset in one.clock_offset_s.items()]
     return rows
+
+
+def _is_since_start(figure: Figure) -> bool:
+    """Return True if a figure counts from the start of the process on: at a client that sleeps, from its last wake."""
+    return figure.metric is not None and figure.metric.is_since_start
 
 
 def _text(value: Any, unit: str) -> str:

@@ -41,6 +41,11 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
     name: str = ""
 
+    @property
+    def is_since_start(self) -> bool:
+        """True if it counts from the start of the process on."""
+        return self.kind != "gauge"
+
 
 class Figure(NamedTuple):
     """What a field declares about itself, beside its type.

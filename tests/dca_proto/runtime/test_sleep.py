@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from status_samples import status_of
 
 from dca_proto.cli import main
+from dca_proto.cli.status import details
 from dca_proto.errors import InputError
+from dca_proto.results.figure import figures_of
+from dca_proto.results.status import STATUS, Status
 from dca_proto.runtime import sleep as sleep_module
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.device import load
@@ -88,6 +92,19 @@ def test_a_client_that_sleeps_by_plan_is_well_until_it_oversleeps(
     assert "by plan" not in text, "it does not sleep by plan any more"
     assert "contributions     0 in its last wake" in text, "its ledger has those of all wakes"
     one_wake(client, Connected("mqtt://127.0.0.1:1"))
+
+
+def test_what_a_sleeping_client_counted_is_of_its_last_wake() -> None:
+    """A total of all wakes would be taken for it. The kind of the metric tells, not the words of its help."""
+    counters = {
+        figure.title
+        for figure in figures_of(Status).values()
+        if figure.table == STATUS and figure.metric is not None and figure.metric.kind == "counter"
+    }
+    assert {"connections lost", "bytes sent", "unproven"} <= counters
+    asleep = details(status_of("client", connected=False, asleep_s=60.0))
+    assert {label for label, text in asleep if text.endswith(" in its last wake")} == counters | {"dropped"}
+    assert not [text for _, text in details(status_of("client")) if "wake" in text], "it is awake"
 
 
 def test_a_client_that_found_no_broker_is_no_sleeper_in_peace(client: Path, capsys: pytest.CaptureFixture[str]) -> None:
