@@ -87,7 +87,7 @@ LAYERS = {
     "dca_proto.cli.invite": DEVICE | {"dca_proto", "typer", "segno"},
     "dca_proto.deploy": RUNTIME | {"dca_proto.deploy"},
     "dca_proto.deploy.tls": {"cryptography"},
-    "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs", "dca_proto.results"},
+    "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs", "dca_proto.results", "dca_proto.runtime.locks"},
     "dca_proto.jobs.sync": RUNTIME | {"dca_proto.jobs"},
     "dca_proto.results": RESULTS,
     "dca_proto.report": VIEW,

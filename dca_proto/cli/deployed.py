@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import getpass
 import os
 import re
@@ -22,9 +21,9 @@ from dca_proto.deploy.plan import OWNER
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.broker import find_mosquitto
-from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.locks import locked, release
 from dca_proto.runtime.registrar_file import read_registrar
-from dca_proto.wording import duration, iso
+from dca_proto.wording import duration
 
 _AGAIN_S, _AGAIN_MAX_S, _HEALTHY_S, _STOP_S = 1.0, 60.0, 60.0, 10.0
 _EXEC = "ExecStart="
@@ -54,7 +53,7 @@ def units_of(folder: Path) -> list[Unit]:
 
 
 async def run_deployment(folder: Path) -> None:
-    """Run all units, and start each again when it ends, until cancelled. Raises `UsageError` if they run already."""
+    """Run all units, and start each again when it ends, until cancelled. Raises `StorageError` if they run already."""
     with _alone(folder):
         await _run_units(folder)
 
@@ -63,23 +62,17 @@ async def run_deployment(folder: Path) -> None:
 def _alone(folder: Path) -> Iterator[None]:
     """Lock the folder, so that no other process runs its units: a second broker would remove the first one's pid_file.
 
-    Raises `UsageError` if another process has the lock. The file stays: whoever removed it could remove another's.
+    Raises `StorageError` if another process has the lock. The file stays: whoever removed it could remove another's.
     """
+    remedy = "end that process first, or leave it alone"
     try:
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = locked(folder / _LOCK, os.O_RDWR | os.O_CREAT, f"the deployment {folder}", remedy)
     except OSError as error:
         raise StorageError(f"cannot write {folder / _LOCK}: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            since = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
-            raise UsageError(f"{folder} runs already, {since}; end that process first, or leave it alone") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"since {iso(now_ms())}; pid {os.getpid()}\n".encode(), 0)
         yield
     finally:
-        os.close(descriptor)
+        release(lock)
 
 
 async def _run_units(folder: Path) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import hashlib
 import os
 import re
@@ -33,6 +32,7 @@ from dca_proto.crypto import labels
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.quorum import NO_NODES, Quorum
+from dca_proto.runtime.locks import locked, unlock
 
 _FORMAT = 3
 _CHECKSUM_BYTES = 16
@@ -165,7 +165,7 @@ class Journal:
             self._load(msgspec.to_builtins(dict(settings)))
             self._is_new = not self._requests
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     @property
@@ -221,6 +221,8 @@ class Journal:
 
     def close(self) -> None:
         """Close the file, so that another process may open it."""
+        if not self._file.closed:
+            unlock(self._file.fileno())
         self._file.close()
 
     def __enter__(self) -> Journal:
@@ -382,21 +384,14 @@ def _costs_nothing(entries: Sequence[Entry]) -> bool:
 
 def _open(path: Path) -> FileIO:
     """Open the file and lock it for this process."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
     try:
-        file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600), "r+")
+        file = FileIO(locked(path, flags, f"the journal {path}", "wait for it, or stop it"), "r+")
     except OSError as error:
         raise StorageError(f"cannot open the journal {path}: {error.strerror}; check the path and its rights") from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise StorageError(f"the journal {path} is not a regular file; name a file")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise StorageError(f"the journal {path} is in use by another process; wait for it, or stop it") from None
-    except OSError as error:
-        file.close()
-        raise StorageError(f"cannot lock the journal {path}: {error.strerror}; put it on another file system") from None
     return file
 
 

@@ -12,7 +12,6 @@ budget follow from them. The next period is a new plan, and the series of its jo
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ import msgspec
 from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.jobs.calendar import Slot
 from dca_proto.results.series import BEGUN, DONE, FAILED, MISSED, SeriesResult, SeriesSlot
+from dca_proto.runtime.locks import locked, release
 from dca_proto.wording import moment, nearest
 
 _APPLICATION_ID = 0x44434153  # "DCAS"
@@ -76,13 +76,9 @@ class Series:
     def _open(self, path: Path, *, read_only: bool) -> None:
         with self._explained():
             if not read_only:
-                self._lock = os.open(path.with_name(f"{path.name}-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                try:
-                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise StorageError(
-                        f"another schedule writes to {path}; stop it, or name another file of results"
-                    ) from None
+                place = path.with_name(f"{path.name}-lock")
+                remedy = "stop that schedule, or name another file of results"
+                self._lock = locked(place, os.O_RDWR | os.O_CREAT, f"the file of results {path}", remedy)
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             mode = "ro" if read_only else "rw"
             address = f"{path.absolute().as_uri()}?mode={mode}"
@@ -116,7 +112,7 @@ class Series:
 
     def _unlock(self) -> None:
         if self._lock >= 0:
-            os.close(self._lock)
+            release(self._lock)
             self._lock = -1
 
     def __enter__(self) -> Series:

@@ -14,7 +14,6 @@ number, the time, and a MAC under the store's key.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import threading
@@ -25,6 +24,7 @@ from typing import NamedTuple
 from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import derive, same
 from dca_proto.runtime.files import read_input, sync_folder
+from dca_proto.runtime.locks import release
 
 _SLOT = struct.Struct("<QQ16s")
 _SLOT_BYTES = 4096  # a torn write damages one sector
@@ -54,7 +54,7 @@ def store_files(store: Path) -> tuple[Path, ...]:
 
 
 class CounterFile:
-    """The open counter of a store, from `lock_counter`: as long as it is open, no other process can open the store.
+    """The open counter of a store, from `locked`: as long as it is open, no other process can open the store.
 
     `write` returns before the count is flushed: a thread does that at once, so that no transaction waits for it, and
     then pauses, so that one flush serves many transactions. A killed process loses no count. A power failure may lose
@@ -82,7 +82,7 @@ class CounterFile:
         self._ending.set()
         self._changed.set()
         self._thread.join()
-        release_counter(self._descriptor)
+        release(self._descriptor)
 
     def _flush(self) -> None:
         is_ending = False
@@ -95,26 +95,6 @@ class CounterFile:
             except OSError as error:
                 self._failure = error
             self._ending.wait(_PAUSE_S)
-
-
-def lock_counter(store: Path) -> int:
-    """Open the counter of a store for this process alone. Return its descriptor.
-
-    Raises `BlockingIOError` if another process has it, `OSError` if it cannot be opened.
-    """
-    descriptor = os.open(counter_path(store), os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def release_counter(descriptor: int) -> None:
-    """Unlock a counter, also for forked children that have inherited it, and close it."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
 
 
 def make_counter(store: Path, key: bytes, count: Count) -> None:

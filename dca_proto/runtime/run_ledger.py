@@ -7,7 +7,6 @@ run beyond its total. A run is written down before its first round, and stays wh
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.files import open_input, read_text, sync_folder, whole_file
+from dca_proto.runtime.locks import locked, release
 from dca_proto.runtime.spending import Charged, Spending
 from dca_proto.runtime.store_check import STORE_BYTES_MAX
 from dca_proto.wording import counted, iso
@@ -179,11 +179,10 @@ class RunLedger:
         """Keep other runs away from the file meanwhile."""
         try:
             self._place.parent.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self._place.parent, os.O_RDONLY)
+            lock = locked(self._place.parent, os.O_RDONLY, f"the folder of {self._path}", "", wait=True)
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(folder)
+            release(lock)

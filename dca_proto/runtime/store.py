@@ -37,7 +37,8 @@ import msgspec
 
 from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Persist, Write
-from dca_proto.runtime.counter import Count, CounterFile, lock_counter, make_counter, release_counter
+from dca_proto.runtime.counter import Count, CounterFile, counter_path, make_counter
+from dca_proto.runtime.locks import locked, release
 from dca_proto.runtime.store_check import (
     ANEW,
     MAGIC,
@@ -196,7 +197,7 @@ class SqliteStore:
                 contents = msgspec.structs.replace(contents, count=contents.count.next())
                 row = (contents.records, *contents.count, self._tags.seal(contents), self._contents.count.transactions)
                 if self._connection.execute(_SEAL, row).rowcount != 1:  # the lock was lost with a replaced counter
-                    raise StorageError(f"store {self.path} was written by another process: {_STOP}")
+                    raise StorageError(f"store {self.path} was written by another process; {_STOP}")
             self._contents = contents
             self._counter.write(contents.count)
             if self._must_truncate or None in values.values():
@@ -294,8 +295,8 @@ def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Contents, Counter
 
 def _locked(path: Path, opened: contextlib.ExitStack) -> int:
     """Lock the counter until `opened` is closed."""
-    lock = lock_counter(path)
-    opened.callback(release_counter, lock)
+    lock = locked(counter_path(path), os.O_RDWR, f"store {path}", _STOP)
+    opened.callback(release, lock)
     return lock
 
 
@@ -362,8 +363,6 @@ def _explained(path: Path) -> Iterator[None]:
         raise StorageError(_explanation(path, error)) from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged page
         raise damaged(path, "a text is not valid UTF-8") from error
-    except BlockingIOError as error:
-        raise StorageError(f"store {path} is in use by another process: {_STOP}") from error
     except OSError as error:
         if error.errno in _FULL:
             raise StorageError(f"cannot write store {path}: {error.strerror}; {_FREE}") from error
@@ -374,7 +373,7 @@ def _explanation(path: Path, error: sqlite3.Error) -> str:
     what = " ".join(str(error).split())  # an integrity check reports several lines
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return f"store {path} is in use by another process: {_STOP}"
+            return f"store {path} is in use by another process; {_STOP}"
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
             return f"cannot write store {path}: {what}; {_FREE}"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | 0:

@@ -87,7 +87,7 @@ def test_a_job_survives_kill_9_at_every_stage_without_a_double_charge(folder: Pa
             killed = subprocess.run(call, check=False, timeout=PATIENCE_S, env=own)
             assert killed.returncode == -9, kill
         with Journal(path, SETTINGS) as journal, TrainerRounds(file, terms_of(trainer), journal) as rounds:
-            with pytest.raises(UsageError, match="in use by another process"), TrainerRounds(file, terms_of(trainer)):
+            with pytest.raises(UsageError, match="in use by process"), TrainerRounds(file, terms_of(trainer)):
                 raise AssertionError("what the thread's start raises is raised here")
             whole, first, second = run(sums(), rounds)
     with pytest.raises(UsageError, match="inside `with TrainerRounds"):

@@ -181,7 +181,7 @@ def test_a_recalled_result_equals_the_original_to_the_last_bit(written: Path) ->
 def test_only_its_owner_reads_it_and_one_process_at_a_time(path: Path) -> None:
     with Journal(path, SETTINGS):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        with pytest.raises(UsageError, match="is in use by another process; wait for it, or stop it"):
+        with pytest.raises(UsageError, match=r"is in use by process \d+, which began .* ago; wait for it, or stop it"):
             Journal(path, SETTINGS)
     Journal(path, SETTINGS).close()
 

@@ -19,7 +19,7 @@ FIRST, SECOND, THIRD = (Slot(number, f"day {number}", 1000 * number) for number 
 def test_a_second_schedule_may_read_but_not_write(tmp_path: Path) -> None:
     path = tmp_path / "jobs.results.db"
     with Series(path) as series:
-        with pytest.raises(StorageError, match="another schedule writes to"):
+        with pytest.raises(StorageError, match=r"jobs.results.db is in use by process \d+.*; stop that schedule"):
             Series(path)
         series.begin(series.adopt({}, FIRST.at_ms), "mean", FIRST)
         with Series(path, read_only=True) as reader:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dca_proto.runtime import counter
-from dca_proto.runtime.counter import Count, CounterFile, lock_counter, make_counter, read_counter
+from dca_proto.runtime.counter import Count, CounterFile, counter_path, make_counter, read_counter
 
 KEY = bytes(32)
 
@@ -32,7 +32,7 @@ def test_one_flush_serves_many_transactions_and_the_last_is_flushed_before_the_e
 ) -> None:
     flushed: list[Count | None] = []
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: flushed.append(read_counter(store, KEY)))
-    file = CounterFile(lock_counter(store), KEY)
+    file = CounterFile(os.open(counter_path(store), os.O_RDWR), KEY)
     write_all(file, 100)
     file.close()
     assert flushed[-1] == Count(100, 5)
@@ -47,7 +47,7 @@ def test_a_count_that_cannot_be_flushed_fails_the_next_transaction(
 
     monkeypatch.setattr(os, "fdatasync", fail)
     monkeypatch.setattr(counter, "_PAUSE_S", 0)
-    file = CounterFile(lock_counter(store), KEY)
+    file = CounterFile(os.open(counter_path(store), os.O_RDWR), KEY)
     with pytest.raises(OSError, match="disk failed"):
         write_all(file, 1_000_000)  # until the thread's failure is seen
     file.close()

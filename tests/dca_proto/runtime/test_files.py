@@ -50,6 +50,7 @@ OWN_FILES = {
     "dca_proto/deploy/folder.py",  # files of the package, and those that it has written
     "dca_proto/runtime/registrar.py",  # a broker's process id
     "dca_proto/runtime/access.py",  # /proc
+    "dca_proto/runtime/locks.py",  # /proc
     "emulator/swarm/usage.py",  # /proc
     "emulator/trials/scenario_file.py",  # a file of the package, beside the reader
     "emulator/scaling/record.py",  # /proc

@@ -138,7 +138,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     assert writer.stdout is not None
     try:
         writer.stdout.readline()
-        with pytest.raises(UsageError, match=r"store .*store.db is in use by another process"):
+        with pytest.raises(UsageError, match=rf"store .*store.db is in use by process {writer.pid}, which began"):
             SqliteStore(path, KEY)
     finally:
         writer.kill()
