@@ -24,7 +24,7 @@ import msgspec
 from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.jobs.calendar import Slot
 from dca_proto.results.series import BEGUN, DONE, FAILED, MISSED, SeriesResult, SeriesSlot
-from dca_proto.runtime.locks import locked, release
+from dca_proto.runtime.locks import locked, release, require_one_name
 from dca_proto.wording import moment, nearest
 
 _APPLICATION_ID = 0x44434153  # "DCAS"
@@ -55,7 +55,8 @@ class Series:
         path: the file; created if missing, readable by the owner only.
         read_only: open an existing one while a schedule may run.
 
-    Only one process at a time may write. Its lock is a file beside the database, `FILE-lock`.
+    Only one process at a time may write. Its lock is a file beside the database, `FILE-lock`. A
+    file with several hard links is refused.
 
     Raises:
         StorageError: it cannot be opened, is something else, or another process writes to it.
@@ -76,7 +77,9 @@ class Series:
     def _open(self, path: Path, *, read_only: bool) -> None:
         with self._explained():
             if not read_only:
-                place = path.with_name(f"{path.name}-lock")
+                require_one_name(path)
+                place = path.resolve()  # SQLite's own files are beside it, too
+                place = place.with_name(f"{place.name}-lock")
                 remedy = "stop that schedule, or name another file of results"
                 self._lock = locked(place, os.O_RDWR | os.O_CREAT, f"the file of results {path}", remedy)
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -1,4 +1,4 @@
-"""Locks on files and folders that one process at a time may use.
+"""Locks on files and folders that one process at a time may use, by one name.
 
 A lock belongs to an open file (flock(2)). It ends when the process ends, in whatever way, so none is left behind.
 """
@@ -40,6 +40,20 @@ def locked(path: Path, flags: int, what: str, remedy: str, *, wait: bool = False
         return descriptor
     os.close(descriptor)
     raise StorageError(error)
+
+
+def require_one_name(path: Path) -> None:
+    """Raise `StorageError` if a file has several hard links.
+
+    For files that are replaced as a whole, and for databases, whose logs are beside each name: what is written by one
+    name would be missing by the others. Symbolic links do no harm, once they are resolved.
+    """
+    links = path.stat().st_nlink if path.is_file() else 1
+    if links > 1:
+        raise StorageError(
+            f"{path} has {links} names (hard links), expected one: what is written by one name would be missing by the "
+            f"others; keep one (find / -samefile {path} lists them)"
+        )
 
 
 def unlock(descriptor: int) -> None:

@@ -20,7 +20,7 @@ from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.files import open_input, read_text, sync_folder, whole_file
-from dca_proto.runtime.locks import locked, release
+from dca_proto.runtime.locks import locked, release, require_one_name
 from dca_proto.runtime.spending import Charged, Spending
 from dca_proto.runtime.store_check import STORE_BYTES_MAX
 from dca_proto.wording import counted, iso
@@ -59,6 +59,7 @@ class RunLedger:
 
     Raises:
         UsageError: a new file without a total, another total than the file's, or a damaged file.
+        StorageError: the file has several hard links.
     """
 
     def __init__(self, path: Path, epsilon: float | None, delta: float) -> None:
@@ -67,6 +68,7 @@ class RunLedger:
         if epsilon is not None:
             accounting.mu_of(epsilon, delta)  # checks both
             self._new = _Content(epsilon=epsilon, delta=delta)
+        require_one_name(self._place)
         known = self._read()
         if epsilon is not None and (known.epsilon, known.delta) != (epsilon, delta):
             found = f"{at_most(epsilon)} at delta {at_most(delta)}"
@@ -87,6 +89,7 @@ class RunLedger:
     def spend(self, job: str, cost: PrivacyCost) -> None:
         """Write a run down. Raises `UsageError` if it exceeds the total by now, or the file cannot be written."""
         with self._alone():
+            require_one_name(self._place)
             known = self._read()
             self._require(known, cost)
             runs = (*known.runs, SwarmRun(at=iso(now_ms()), job=job, cost=cost))

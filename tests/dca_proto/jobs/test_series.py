@@ -27,6 +27,19 @@ def test_a_second_schedule_may_read_but_not_write(tmp_path: Path) -> None:
     Series(path).close()
 
 
+def test_a_second_schedule_may_not_write_by_another_name(tmp_path: Path) -> None:
+    path, link, second = (tmp_path / name for name in ("jobs.results.db", "elsewhere.db", "second.db"))
+    link.symlink_to(path)
+    with Series(path), pytest.raises(StorageError, match=r"elsewhere.db is in use by process \d+"):
+        Series(link)
+    second.hardlink_to(path)
+    for name in (path, second):
+        with pytest.raises(StorageError, match=f"{name} has 2 names"):
+            Series(name)
+    with Series(second, read_only=True) as reader:
+        assert reader.jobs() == []
+
+
 def test_an_older_plan_does_not_take_back_the_slots_of_a_newer_one(tmp_path: Path) -> None:
     with Series(tmp_path / "jobs.results.db") as series:
         old = series.adopt({"epsilon": 1}, FIRST.at_ms)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.errors import InputError, UsageError
+from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.runtime.run_ledger import RunLedger
 
@@ -86,6 +86,22 @@ def test_links_to_a_file_share_its_runs(path: Path, tmp_path: Path) -> None:
     for name in (path, link):
         with pytest.raises(UsageError, match="which 1 run left"):
             RunLedger(name, None, DELTA).spend("mean", TWO)
+
+
+def test_a_file_with_two_names_is_refused(path: Path, tmp_path: Path) -> None:
+    """Each run replaces the file: by the other name, it would have missed what this one spent."""
+    first = RunLedger(path, 2.5, DELTA)
+    first.spend("mean", PrivacyCost.of(0.5, DELTA))
+    before, link = path.read_bytes(), tmp_path / "same.ledger"
+    link.hardlink_to(path)
+    for name in (path, link):
+        with pytest.raises(StorageError, match=rf"{name} has 2 names .*; keep one \(find / -samefile {name} lists"):
+            RunLedger(name, None, DELTA)
+    with pytest.raises(StorageError, match="has 2 names"):
+        first.spend("mean", TWO)  # it was linked after the start
+    assert path.read_bytes() == before
+    link.unlink()
+    first.spend("mean", PrivacyCost.of(0.5, DELTA))
 
 
 def test_a_run_is_on_the_disk_before_its_first_round(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
