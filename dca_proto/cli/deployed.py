@@ -11,21 +11,21 @@ import re
 import socket
 import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from dca_proto.cli.output import tell
+from dca_proto.cli.restarts import keep_running
 from dca_proto.deploy.plan import OWNER
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.broker import find_mosquitto
 from dca_proto.runtime.locks import locked, release
 from dca_proto.runtime.registrar_file import read_registrar
-from dca_proto.wording import duration
 
-_AGAIN_S, _AGAIN_MAX_S, _HEALTHY_S, _STOP_S = 1.0, 60.0, 60.0, 10.0
+_STOP_S = 10.0
 _EXEC = "ExecStart="
 _LOCK = ".running"
 
@@ -88,7 +88,8 @@ async def _run_units(folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="dca-run-") as place:
         async with asyncio.TaskGroup() as tasks:
             for unit in units:
-                tasks.create_task(_keep(unit, _command(unit, mosquitto, Path(place))))
+                run = partial(_run_unit, unit, _command(unit, mosquitto, Path(place)))
+                tasks.create_task(keep_running(f"{unit.name} of {unit.folder.name}", run))
 
 
 def _taken(unit: Unit) -> str:
@@ -133,39 +134,20 @@ def _command(unit: Unit, mosquitto: str, place: Path) -> list[str]:
     return [mosquitto, *unit.arguments[:-1], str(path)]
 
 
-async def _keep(
-    unit: Unit,
-    command: list[str],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> None:
-    """Run one unit, and start it again whenever it ends, until cancelled.
-
-    The pause before that doubles each time. It is short again after a run of a minute.
-    """
-    pause_s = _AGAIN_S
+async def _run_unit(unit: Unit, command: list[str]) -> str:
+    """Run one unit until it ends, and return why it did."""
     guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
-    while True:
-        began_s = clock()
-        with (unit.folder / f"{unit.name}.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *guarded, cwd=unit.folder, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
-            try:
-                code = await process.wait()
-            except asyncio.CancelledError:
-                with contextlib.suppress(ProcessLookupError):
-                    process.terminate()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_STOP_S):
-                        await process.wait()
-                raise
-        why = _taken(unit) or f"its log says why: {unit.folder / unit.name}.log"
-        if clock() - began_s >= _HEALTHY_S:
-            pause_s = _AGAIN_S
-        again = f"it is started again in {duration(1000 * pause_s)}"
-        tell(f"{unit.name} of {unit.folder.name} ended with {code}; {why}; {again}", stderr=True)
-        await sleep(pause_s)
-        pause_s = min(2 * pause_s, _AGAIN_MAX_S)
+    with (unit.folder / f"{unit.name}.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *guarded, cwd=unit.folder, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
+            raise
+    return f"ended with {code}; {_taken(unit) or f'its log says why: {unit.folder / unit.name}.log'}"

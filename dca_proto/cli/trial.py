@@ -7,6 +7,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 
 from dca_proto.cli.deployed import is_deployment, run_deployment
 from dca_proto.cli.output import tell
+from dca_proto.cli.restarts import keep_running
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import BrokerOptions, launch_broker
 from dca_proto.runtime.config import read_config
@@ -23,8 +25,6 @@ from dca_proto.runtime.process import complete
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import Connected
 from dca_proto.wording import duration
-
-_AGAIN_S, _AGAIN_MAX_S = 1.0, 60.0
 
 
 def run(
@@ -75,27 +75,21 @@ class _Told:
         self._log(fact)
 
 
-async def _keep_broker(folder: Path, options: BrokerOptions, began: asyncio.Future[str]) -> None:
-    """Run a broker, and start it again whenever it ends, until cancelled.
-
-    Raises `UsageError` if it cannot start at first; later it tries again, after a pause that doubles.
-    """
-    pause_s = _AGAIN_S
-    while True:
-        try:
-            async with launch_broker(folder, options) as broker:
-                pause_s = _AGAIN_S
-                if not began.done():
-                    began.set_result(f"{broker.kind} {broker.version} at {broker.url}")
-                else:
-                    tell(f"broker  started again at {broker.url}")
-                await broker.ended()
-        except UsageError as error:
+async def _run_broker(folder: Path, options: BrokerOptions, began: asyncio.Future[str]) -> str:
+    """Run a broker until it ends, and return why it did. Raises `UsageError` if not even the first one starts."""
+    why = ""
+    try:
+        async with launch_broker(folder, options) as broker:
             if not began.done():
-                raise
-            tell(f"broker  {error}; it is started again in {duration(1000 * pause_s)}", stderr=True)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _AGAIN_MAX_S)
+                began.set_result(f"{broker.kind} {broker.version} at {broker.url}")
+            else:
+                tell(f"broker  started again at {broker.url}")
+            await broker.ended()
+    except UsageError as error:
+        if not began.done():
+            raise
+        why = str(error)
+    return why
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +103,8 @@ async def _broker(settings: BrokerSettings) -> AsyncIterator[str]:
         with tempfile.TemporaryDirectory(prefix="dca-broker-") as folder:
             options = BrokerOptions(host=settings.host, port=settings.port)
             began: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            keeping = asyncio.create_task(_keep_broker(Path(folder), options, began))
+            run = partial(_run_broker, Path(folder), options, began)
+            keeping = asyncio.create_task(keep_running("broker ", run))
             try:
                 either: list[asyncio.Future[Any]] = [keeping, began]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,9 @@ import contextlib
 import os
 import re
 import socket
+import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from patience import PATIENCE_S
 from ports import free_port
 
 from dca_proto.cli import deployed, main, trial
+from dca_proto.cli.restarts import Pauses, keep_running
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.device import Device
@@ -103,7 +106,7 @@ def test_a_broker_that_dies_is_started_again_at_its_port_also_if_it_cannot_be_at
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "launch_broker", noted)
-        patch.setattr(trial, "_AGAIN_S", 0)
+        patch.setattr(trial, "keep_running", partial(keep_running, pauses=Pauses(first_s=0)))
         asyncio.run(restarted())
     printed = capsys.readouterr().err
     assert "the broker exited with code" in printed
@@ -152,29 +155,32 @@ def test_a_deployment_that_runs_is_not_started_again(
     assert ran == [folder]
 
 
-def test_the_pause_before_a_restart_is_short_again_after_a_healthy_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Otherwise a unit that once failed for minutes is down for a minute after each later end."""
+def test_the_pause_before_a_restart_is_short_again_after_a_healthy_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise a unit that once failed for minutes is down for a minute after each later end.
+
+    A trial's broker that started and ended at once was started again every second.
+    """
     now_s, paused, runs_s = [0.0], [], [0.0] * 7 + [59.0, 60.0, 0.0]
 
-    class Process:
-        async def wait(self) -> int:
-            if not runs_s:
-                raise KeyboardInterrupt
-            now_s[0] += runs_s.pop(0)
-            return 1
-
-    async def start(*command: object, **about: object) -> Process:
-        return Process()
+    async def run() -> str:
+        if not runs_s:
+            raise KeyboardInterrupt
+        now_s[0] += runs_s.pop(0)
+        return "ended with 1"
 
     async def sleep(pause_s: float) -> None:
         paused.append(pause_s)
         now_s[0] += pause_s
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    unit = deployed.Unit("compute", tmp_path, [])
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(deployed._keep(unit, [], clock=lambda: now_s[0], sleep=sleep))
+        asyncio.run(keep_running("compute of berlin", run, clock=lambda: now_s[0], sleep=sleep))
     assert paused == [1, 2, 4, 8, 16, 32, 60, 60, 1, 2]
-    assert "it is started again in 16 s" in capsys.readouterr().err
+    assert "compute of berlin ended with 1; it is started again in 16 s" in capsys.readouterr().err
+
+
+def test_a_unit_that_ended_names_its_code_and_its_log(tmp_path: Path) -> None:
+    unit = deployed.Unit("compute", tmp_path, [])
+    program = "import sys; print('no store', file=sys.stderr); sys.exit(3)"
+    why = asyncio.run(deployed._run_unit(unit, [sys.executable, "-c", program]))
+    assert why == f"ended with 3; its log says why: {tmp_path}/compute.log"
+    assert (tmp_path / "compute.log").read_text() == "no store\n"
