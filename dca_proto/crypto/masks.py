@@ -92,7 +92,7 @@ def masked(
     """Mask a client's value (its noisy statistic in the ring): return all M tags, and the value minus all M masks."""
     dimension, about = value.size, _about(announcement_hash, entry)
     words = _pads([key + about for key in pair_keys], dimension)
-    y = value - np.add.reduce(words[:, 1:], axis=0)
+    y = value - np.add.reduce(words, axis=0)[1:]  # with the tags, which is faster than without
     return words[:, 0].tobytes(), y.astype(_WORDS, copy=False).tobytes()
 
 

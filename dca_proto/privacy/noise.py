@@ -126,12 +126,11 @@ class DiscreteGaussian:
         It reads the candidates of `_sample_chunk`, two more than `count`; None if these do not suffice.
         """
         below, alias, start, sure = self._few
-        m, size = self._table.width_bits, count + 2
-        words = struct.unpack(f"<{2 * size}Q", expand(_chunk_seed(key, 0), _CANDIDATE_BYTES * size))
+        m = self._table.width_bits
+        candidates = struct.iter_unpack("<QQ", expand(_chunk_seed(key, 0), _CANDIDATE_BYTES * (count + 2)))
         samples: list[int] = []
         offset_shift, known_bits = 64 - m, (_ONE >> m) - 1
-        for position in range(size):
-            choice, second = words[2 * position], words[2 * position + 1]
+        for position, (choice, second) in enumerate(candidates):
             label = choice >> _FRACTION_BITS
             if choice >= below[label]:
                 label = alias[label]

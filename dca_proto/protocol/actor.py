@@ -129,7 +129,7 @@ class ActorRound(Generic[S]):
 
         `sent` has the messages that are to arrive first: the largest one counts.
         """
-        size = max((len(one.payload) for one in sent if isinstance(one, Send)), default=0)
+        size = max([len(one.payload) for one in sent if isinstance(one, Send)], default=0)
         wait_ms = timing.resend_after_ms(self.attempt, entropy, size)
         self.attempt += 1
         return self.timer(RESEND, now_ms + wait_ms)
@@ -246,9 +246,9 @@ class BaseActor(ABC, Generic[R]):
         command that is invalid or that this actor does not accept.
         """
         try:
+            if isinstance(event, Received):  # most events, and a pattern takes longer
+                return self._receive(event.sender, event.payload, now_ms)
             match event:
-                case Received(sender, payload):
-                    return self._receive(sender, payload, now_ms)
                 case TimerFired(timer):
                     return self._on_timer(timer, now_ms)
                 case Started():

@@ -11,7 +11,6 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import TypeVar
 
 import msgspec
 
@@ -20,7 +19,6 @@ from dca_proto.protocol.effects import Persist
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 
 TABLE = "ledger"
-Value = TypeVar("Value")
 _NEVER_MS = 1 << 63  # later than any charge
 
 
@@ -101,16 +99,32 @@ def _to_all(cost: PrivacyCost) -> CostToClients:
     return CostToClients(cost)
 
 
+@lru_cache(maxsize=4096)
+def _shared_names(statistic: str, trainer: bytes, relation: str) -> tuple[str, bytes, str]:
+    """Return equal values of an earlier charge, so that a device keeps one copy."""
+    return statistic, trainer, relation
+
+
 @lru_cache(maxsize=4096, typed=True)
-def _shared(value: Value) -> Value:
-    """Return an equal value of an earlier charge, so that a device keeps one copy."""
-    return value
+def _shared_cost(mu: float, epsilon: float, delta: float, slack: float) -> tuple[float, float, float, float]:
+    """Return equal values of an earlier charge, as `_shared_names` does."""
+    return mu, epsilon, delta, slack
 
 
 def _slim(charge: Charge) -> Charge:
     """Return the charge with values that it shares with others: a ledger keeps one for each round of a year."""
-    fields = ("statistic", "trainer", "mu", "epsilon", "delta", "relation", "slack")
-    return msgspec.structs.replace(charge, **{name: _shared(getattr(charge, name)) for name in fields})
+    statistic, trainer, relation = _shared_names(charge.statistic, charge.trainer, charge.relation)
+    mu, epsilon, delta, slack = _shared_cost(charge.mu, charge.epsilon, charge.delta, charge.slack)
+    return msgspec.structs.replace(
+        charge,
+        statistic=statistic,
+        trainer=trainer,
+        relation=relation,
+        mu=mu,
+        epsilon=epsilon,
+        delta=delta,
+        slack=slack,
+    )
 
 
 class Ledger:

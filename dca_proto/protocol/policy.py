@@ -326,6 +326,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def trusted_ids(self, federation: Federation) -> tuple[bytes, ...]:
         """Return the ids of the trusted Compute nodes."""
+        if not self.trusted_computes:
+            return ()
         named = frozenset(self.trusted_computes)
         return tuple(node.id for node in federation.computes if not named.isdisjoint((node.name, node.id.hex())))
 

@@ -337,7 +337,9 @@ class Sessions:
 
     def _agreed_in(self, epoch: int) -> AgreedKeys:
         """Return the pair keys of an epoch of the node, with room for all slots."""
-        agreed = self._agreed.setdefault(epoch, AgreedKeys())
+        agreed = self._agreed.get(epoch)
+        if agreed is None:
+            agreed = self._agreed[epoch] = AgreedKeys()
         agreed.grow(len(self))
         return agreed
 

@@ -235,7 +235,8 @@ class Client(Asking):
             raise PeerError("room", found=refusal.found, expected=refusal.expected)
         check_invitation(invitation, self.id, body)
         check_time(opened, self._timing, now_ms, until_ms=body.close_by_ms)
-        return [*self._take_ended(opened, now_ms), *self._decide(opened, now_ms)]
+        ended = self._take_ended(opened, now_ms) if body.ended else []
+        return [*ended, *self._decide(opened, now_ms)]
 
     def _decide(self, opened: OpenedAnnouncement, now_ms: int) -> list[Effect]:
         """Contribute or decline."""
@@ -339,7 +340,7 @@ class Client(Asking):
             return []
         if sender != current.holder.id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
-        kept, late = (same(tag, receipt.tag) for tag in (waiting.receipt, waiting.late))
+        kept, late = same(waiting.receipt, receipt.tag), same(waiting.late, receipt.tag)
         if receipt.contribution != waiting.contribution or not (kept or late):
             raise PeerError("receipt", found="a tag that does not match", expected="the tag for this contribution")
         stored = current.advance("late" if late else "receipt", outbound=None)

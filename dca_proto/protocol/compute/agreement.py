@@ -191,13 +191,14 @@ class Agreement:
         start = sum(round_.lists[compute].count for compute in computes[:place])
         end = start + round_.lists[round_.own].count
         inside = chosen.places[(chosen.places >= start) & (chosen.places < end)]
-        own = [self._union.client(at) for at in inside.tolist()]
-        expired = np.intersect1d(chosen.places, self._failed)
-        if expired.size:
-            raise PeerError("session", found=f"{expired.size} sessions missing", expected="all that the answer used")
-        removed = agreed(self._union.count, [self._failed])  # entries with a valid tag to which somebody objects
-        removed[chosen.places] = False
-        gone = self._sum_at(np.flatnonzero(removed))[1]
+        rows, holds = rows_of(self._union.entries), agreed(self._union.count, [self._failed])
+        expired = chosen.count - int(np.count_nonzero(holds[chosen.places]))
+        if expired:
+            raise PeerError("session", found=f"{expired} sessions missing", expected="all that the answer used")
+        holds[chosen.places] = False  # leaves the entries with a valid tag to which somebody objects
+        gone = self._sum_at(np.flatnonzero(holds))[1]
         total = self._summands.minus(self._total, gone)
-        held = (round_.kept[client].y for client in own)
-        return b"".join(own), self._summands.part(total, held, rows_of(self._union.entries)[chosen.places].tobytes())
+        kept = list(round_.kept.values())  # in the order of the node's list
+        held = (kept[at].y for at in (inside - start).tolist())
+        clients = rows[inside, :ID_BYTES].tobytes()
+        return clients, self._summands.part(total, held, rows[chosen.places].tobytes())

@@ -82,8 +82,7 @@ class Committing(BaseActor[Round]):
             return Waiting(*about, tuple(peer for peer in current.peers if peer not in has))
         if len(self._sessions) > MANY_SESSIONS:  # a status must not hold up a node of a million clients
             return Waiting(*about, (), len(current.kept))
-        clients = self._sessions.valid(now_ms)
-        held = [one for one in clients if current.is_held(one) and (current.invited is None or one in current.invited)]
+        held = current.held_of(self._sessions.valid(now_ms))
         missing = tuple(one for one in held if one not in current.kept and one not in current.declined)
         return Waiting(*about, missing, len(current.kept), len(held))
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.masks import ENTRY_BYTES, holder_index
+from dca_proto.crypto.masks import ENTRY_BYTES, holder_index, holder_indices
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
@@ -221,6 +222,13 @@ class Round(ActorRound[StoredRound]):
     def is_held(self, client: bytes) -> bool:
         """Return True if this node is the holder of a client's contribution."""
         return self.computes[holder_index(self.hash, client, len(self.computes))] == self.own
+
+    def held_of(self, clients: Sequence[bytes]) -> list[bytes]:
+        """Return those of many clients that take part in the round, and whose contribution this node holds."""
+        rows = np.frombuffer(b"".join(clients), dtype=np.uint8).reshape(-1, ID_BYTES)
+        is_held = holder_indices(self.hash, rows, len(self.computes)) == self.computes.index(self.own)
+        held = compress(clients, is_held.tolist())
+        return [client for client in held if self.invited is None or client in self.invited]
 
     @property
     def announcement_bytes(self) -> int:
