@@ -88,7 +88,7 @@ class NoAggregate(Exception):  # noqa: N818 - not an error, but one way in which
         self.reason = reason
 
 
-class Ended(Protocol):
+class EndedWithoutResult(Protocol):
     """A record of a round that ended without a result: what `RoundAborted` states of it."""
 
     @property
@@ -138,7 +138,7 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         self.needed = needed
 
     @staticmethod
-    def of(ended: Ended, *, reason: str = "", remedy: str = "", repeatable: bool = False) -> RoundAborted:
+    def of(ended: EndedWithoutResult, *, reason: str = "", remedy: str = "", repeatable: bool = False) -> RoundAborted:
         """Return the abort of a round with such a record, for its own reason unless another one is given."""
         return RoundAborted(
             reason or ended.reason,

@@ -40,7 +40,7 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
 
-Records = dict[tuple[str, bytes], bytes]
+StoreContents = dict[tuple[str, bytes], bytes]
 Build = Callable[[Iterable[tuple[str, bytes, bytes]]], Actor]
 """Constructs an actor from the records of its store, as a process does when it starts."""
 
@@ -100,7 +100,7 @@ class Network:
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
         self.actors: dict[bytes, Actor] = {}
-        self.stores: dict[bytes, Records] = {}
+        self.stores: dict[bytes, StoreContents] = {}
         self.facts: list[tuple[bytes, object]] = []
         self.sent: list[Envelope] = []
         self.tamper: Tamper = lambda envelope: (envelope,)

@@ -92,7 +92,7 @@ class Verdict(NamedTuple):
     broken: tuple[str, ...]
 
 
-class Table(NamedTuple):
+class NoiseTable(NamedTuple):
     """Noise of one law, a row for each draw, a column for each coordinate.
 
     Attributes:
@@ -141,7 +141,7 @@ class Shape(msgspec.Struct, kw_only=True):
         self.repeats = sorted({*self.repeats, *more_repeats})[:_REPEATS_KEPT]
         self.prints = sorted({*self.prints, *other.prints})[:_PRINTS_KEPT]  # the smallest, in whatever order they came
 
-    def count(self, table: Table, dither: np.random.Generator) -> None:
+    def count(self, table: NoiseTable, dither: np.random.Generator) -> None:
         """Count the noise of a table."""
         law, places = table.law, np.clip(table.places, _LEAST_PLACE, 1 - 2.0**-53)
         self.draws[law] = self.draws.get(law, 0) + places.size
@@ -218,7 +218,7 @@ class Shape(msgspec.Struct, kw_only=True):
                 self._pair(f"{law}, {name}", before_, after)
                 self._pair(f"{law}, {name} one coordinate on", before_[:, :-1], after[:, 1:])
 
-    def _count_noise(self, table: Table, noise: Values) -> None:
+    def _count_noise(self, table: NoiseTable, noise: Values) -> None:
         """Count residues; find grids, equal stretches and equal draws."""
         law, scale = table.law, 1 / table.largest
         for modulus in (one for one in _MODULI if 4 * one < scale):  # residues are uniform to 10⁻²⁰

@@ -11,8 +11,8 @@ from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError
 from dca_proto.protocol.announcement import announcement_hash
+from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
-from dca_proto.protocol.client.round import StoredRound as ClientRound
 from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Effect, Persist
 from dca_proto.protocol.records import decoded
@@ -118,7 +118,7 @@ def contributions_in(effects: Iterable[Effect]) -> list[tuple[bytes, ClientMessa
     contributions = []
     for effect in effects:
         if isinstance(effect, Persist) and effect.table == CLIENT_ROUNDS:
-            stored = decoded(CLIENT_ROUNDS, effect.value, ClientRound)
+            stored = decoded(CLIENT_ROUNDS, effect.value, client_round.StoredClientRound)
             if stored.outbound is not None and not stored.aborted_by:
                 contributions.append((effect.key, stored.outbound))
     return contributions

@@ -32,7 +32,7 @@ import msgspec
 from rich.table import Table
 
 from dca_proto.errors import UsageError
-from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, Plan, fate_of
+from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, LossScenario, fate_of
 from papers.experiment import Experiment, Result, option
 from papers.runner import Check, positive, table
 
@@ -90,7 +90,7 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
 
     def work(self, cell: Cell) -> Result:
         (strikes, *size, nodes), seeds = cell.row, range(cell.first, cell.first + cell.count)
-        fates = [fate_of(Plan(*size, strikes, nodes, seed)) for seed in seeds]
+        fates = [fate_of(LossScenario(*size, strikes, nodes, seed)) for seed in seeds]
         return {"fates": msgspec.to_builtins(fates, str_keys=True)}
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> dict[Row, list[Fate]]:

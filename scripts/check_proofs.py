@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from dca_proto.crypto.bit_proof import Block, opening, point, query, split
+from dca_proto.crypto.bit_proof import BlockSizes, opening, point, query, split
 from dca_proto.crypto.bounded import Limit, Norm, Statement
 from dca_proto.crypto.field import DEFAULT, PRIME, Elements
 from dca_proto.crypto.norm import Wires
@@ -152,7 +152,9 @@ def _with_value(value: int) -> Callable[[Statement, Rng], Elements]:
     return cheat
 
 
-def _changed(first: Callable[[Block], int], last: Callable[[Block], int]) -> Callable[[Statement, Rng], Elements]:
+def _changed(
+    first: Callable[[BlockSizes], int], last: Callable[[BlockSizes], int]
+) -> Callable[[Statement, Rng], Elements]:
     def cheat(statement: Statement, rng: Rng) -> Elements:
         words, block = honest(statement, rng), statement.block
         at = rng.integers(first(block), last(block))

@@ -50,7 +50,7 @@ from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import NoNoise, TestFederation
-from emulator.fuzz.forger import Forger, Known, Sealable, Secret
+from emulator.fuzz.forger import Forger, Known, Sealable, SealedSecret
 from fuzz_broker import PATIENCE_S, Broker
 
 CLIENTS, HOSTILE = 5, 4
@@ -178,7 +178,7 @@ class Attacked:
                 found[opened.body.round_id] = opened
         return found
 
-    def _secrets(self, log: Iterable[tuple[str, bytes]]) -> Iterable[Secret]:
+    def _secrets(self, log: Iterable[tuple[str, bytes]]) -> Iterable[SealedSecret]:
         rounds = self._announced(log)
         for topic, payload in log:
             frame = decode_frame(payload)
@@ -192,7 +192,7 @@ class Attacked:
             else:
                 key = actor._rounds[frame.round_id].reply_key
                 label, inner = labels.REPLY, open_answer(frame, key, opened.hash)
-            yield Secret(frame.round_id, sender, receiver, label, key.public, opened.hash, encode(inner))
+            yield SealedSecret(frame.round_id, sender, receiver, label, key.public, opened.hash, encode(inner))
 
     def _sealable(self, log: Iterable[tuple[str, bytes]]) -> Iterable[Sealable]:
         client = self.running[self.actors.clients[HOSTILE]]

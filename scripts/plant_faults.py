@@ -123,7 +123,7 @@ def _sweep(fault: Fault, seeds: int, again: bool) -> Found:
     for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
         del sys.modules[name]
     from emulator.shape import ALARM_POOLED, Shape
-    from emulator.trials.checkers.noise import Noise
+    from emulator.trials.checkers.noise import NoiseChecker
     from emulator.trials.directed import DIRECTED
     from emulator.trials.sweep import trial_of
     from emulator.trials.trial import examine
@@ -146,7 +146,7 @@ def _sweep(fault: Fault, seeds: int, again: bool) -> Found:
         ran += 1
         if not broken and (ran == seeds or ran in POOLED_AFTER):  # each look may be wrong once in a million times
             misshapen = shape.verdict(ALARM_POOLED).broken
-            broken = {Noise.number: misshapen[0]} if misshapen else {}
+            broken = {NoiseChecker.number: misshapen[0]} if misshapen else {}
     for name in () if broken else DIRECTED:
         if broken := tried(name):
             by = name

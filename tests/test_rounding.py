@@ -29,7 +29,7 @@ from sources import source
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import account, job_run, ledger, trainer
 from dca_proto.cli.account_options import Columns, named_statistic
-from dca_proto.jobs.plan import PlannedJob, forecast_job
+from dca_proto.jobs.plan import JobPlan, forecast_job
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.rounding import at_least, at_most
@@ -215,7 +215,7 @@ def test_the_terminal_of_learn(epsilon: float, delta: float) -> None:
 @given(st.floats(1e-2, 20), DELTAS)
 def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
     statistics = (named_statistic("sum", Columns(dimension=1, bound=1.0), {}),)
-    job = PlannedJob(
+    job = JobPlan(
         epsilon=epsilon, delta=delta, clients=100, tolerate=10, colluders=0, computes=3, statistics=statistics,
         shares=None, rows_max=1, fraction_bits=32, also=(),
     )  # fmt: skip

@@ -319,6 +319,27 @@ def test_records_that_share_fields_have_a_purpose_each() -> None:
 
 SHARED_MIN = 6
 
+ONE_CONCEPT = {
+    "Declined": "the fact, and the line of a ledger that shows it",
+    "Histogram": "a statistic has the name of what it releases",
+    "RandomisedResponse": "a mechanism, and what it costs",
+    "Statement": "the emulator derives it anew, from DESIGN",
+    "Table": "a statistic has the name of what it releases",
+    "UnaryEncoding": "a mechanism, and what it costs",
+}
+"""The names that two classes have, each with the reason."""
+
+
+def test_a_name_has_one_meaning() -> None:
+    """No two classes of `dca_proto` and `emulator` have the same name; each job of `inference` has its `Settings`."""
+    places: dict[str, list[str]] = {}
+    for path in files():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and name_of(path).split(".")[0] != "inference":
+                places.setdefault(node.name, []).append(show(path))
+    twice = {name: found for name, found in places.items() if len(found) > 1 and not name.startswith("_")}
+    assert twice.keys() == ONE_CONCEPT.keys(), {name: twice.get(name) for name in twice.keys() ^ ONE_CONCEPT.keys()}
+
 
 def _fields_of(node: ast.ClassDef) -> set[str]:
     """The fields that a record declares itself."""

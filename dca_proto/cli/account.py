@@ -24,7 +24,7 @@ from dca_proto.errors import UsageError
 from dca_proto.jobs.calendar import ADVERBS, EVERY, SLOTS_MAX, parse_period, require_every
 from dca_proto.jobs.forecast import forecast
 from dca_proto.jobs.job import FRACTION_BITS
-from dca_proto.jobs.plan import DATA, JobForecast, PlannedJob, PlannedRound, forecast_job
+from dca_proto.jobs.plan import DATA, JobForecast, JobPlan, PlannedRound, forecast_job
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.terms import Windows, kind_of
@@ -79,7 +79,7 @@ _ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possi
 
 
 @options.with_options(
-    PlannedJob,
+    JobPlan,
     without=("statistics", "times", *Windows.__struct_fields__),
     required=("clients",),
     shown={"tolerate": "N / 10"},
@@ -128,7 +128,7 @@ def account(
     if not isinstance(kind, LdpReport):  # a report's count would have the noise of all clients
         named = tuple((name, with_free_count(name, own, bits)) for name, own in named)
     times, lasts = _times(every, period)
-    job = PlannedJob(
+    job = JobPlan(
         **{"tolerate": chosen["clients"] // 10 if kind.is_summed else 0, **chosen},
         statistics=named,
         shares=parse_shares(shares),
@@ -382,7 +382,7 @@ def _draw(figure: Any, rounds: Sequence[OpenRound], caption: str) -> None:
 
 def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
     """Draw one figure of a `Forecast` over N: a line for each T, and a ring at the requested N and T."""
-    assert isinstance(request.kind, SecureSum), "`PlannedJob` makes secure sums only"
+    assert isinstance(request.kind, SecureSum), "`JobPlan` makes secure sums only"
     asked_n, asked_t = request.kind.clients, request.kind.tolerate
     curves = [*((f"T = {t}", t, 0) for t in (0, 5, 10)), ("T = 10 % of N", 0, 10)]  # T = fixed + N * percent / 100
     if asked_t not in (0, 5, 10):

@@ -25,7 +25,7 @@ from dca_proto.testing import seeded
 from emulator.claim import Claim
 from emulator.coalition.actors import ActorRounds
 from emulator.coalition.adversary import (
-    Adversary,
+    Attacker,
     Experiment,
     calls_of,
     experiment,
@@ -37,10 +37,10 @@ from emulator.coalition.adversary import (
 )
 from emulator.coalition.faults import FAULTS, RUNS_MIN, programme
 from emulator.coalition.finding import REFUTED, STANDS, Result, find, same_law, watch
-from emulator.coalition.programme import IdealRounds, Rounds
+from emulator.coalition.programme import AuditedRounds, IdealRounds
 from emulator.coalition.uniformity import views
 from emulator.coalition.words import Audit, plan_lines, result
-from emulator.coalition.worlds import STATISTICS, Coalition, Setting, World, default_coalition, of_release
+from emulator.coalition.worlds import STATISTICS, Coalition, Setting, Worlds, default_coalition, of_release
 from emulator.report.audit import figures, page
 
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
@@ -136,7 +136,7 @@ def audit(
     if not protocol:
         asked.check_sum()
     plan = _plan(asked, plant, protocol, engine, rounds, seed)
-    world = World(plan.setting)
+    world = Worlds(plan.setting)
     require_time(plan.setting.clients, world.size, plan.runs, protocol)
     for label, text in plan_lines(plan):
         say(console, label, text)
@@ -191,13 +191,13 @@ def _plan(
 
 
 def _attack(
-    plan: Audit, world: World, random: Random, engine: engines.Engine, console: Console
+    plan: Audit, world: Worlds, random: Random, engine: engines.Engine, console: Console
 ) -> tuple[Experiment, float | None]:
     """Run the attack; with real actors, also return the p-value of their test against the ideal functionality."""
-    adversary = Adversary(world, plan.programme)
+    adversary = Attacker(world, plan.programme)
     ideal = IdealRounds(world, plan.programme, random)
     calls = calls_of(world.size, plan.pilot_runs, plan.runs)
-    rounds: Rounds = ActorRounds(plan.setting, random, engine, calls) if plan.protocol else ideal
+    rounds: AuditedRounds = ActorRounds(plan.setting, random, engine, calls) if plan.protocol else ideal
     with PatientBar(console, sum(runs for _, runs in calls), "rounds") as bar:
         seen = experiment(rounds, adversary, plan.pilot_runs, plan.runs, bar.advance)
     if not plan.protocol or not seen.has_sums or world.setting.has_all_computes:

@@ -24,8 +24,8 @@ from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.wire.topics import root_of
 from dca_proto.results.figure import about
-from dca_proto.runtime.access import OPERATOR, Access, Member
-from dca_proto.runtime.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
+from dca_proto.runtime.access import OPERATOR, Access, BrokerUser
+from dca_proto.runtime.broker import LOG_NAME, BrokerKind, BrokerOptions, TlsFiles, launch_broker
 from dca_proto.runtime.clearing import clear_retained
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.files import require_input, write_json
@@ -34,7 +34,7 @@ from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.settings import BrokerSettings, is_host
 from dca_proto.wording import counted
 
-_KINDS = get_args(Kind)
+_KINDS = get_args(BrokerKind)
 EXAMPLES = """Examples:
 
   dca broker                                       mosquitto if installed, else the embedded one; on 127.0.0.1:1883
@@ -117,7 +117,7 @@ def broker(
     if not is_host(host):
         raise UsageError(f"--host {host!r}: expected the name or the address of this machine")
     options = BrokerOptions(
-        kind=msgspec.convert(kind, Kind),
+        kind=msgspec.convert(kind, BrokerKind),
         host=host,
         port=port,
         tls=_tls(tls_certificate, tls_key, tls_ca, require_certificate),
@@ -233,7 +233,7 @@ def _access(federation: Path | None, passwords: Path | None, certificates: Path 
         raise StorageError(f"cannot make folder {passwords}: {error.strerror}") from None
     return Access(
         members_of.id,
-        tuple(Member(role, member, _password(passwords / f"{name}.password")) for role, name, member in members),
+        tuple(BrokerUser(role, member, _password(passwords / f"{name}.password")) for role, name, member in members),
         _password(passwords / f"{OPERATOR}.password"),
     )
 

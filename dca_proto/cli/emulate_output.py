@@ -9,7 +9,7 @@ from rich.console import Console
 from dca_proto.cli.output import say
 from dca_proto.cli.show import show
 from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE
-from dca_proto.report.blocks import Table
+from dca_proto.report.blocks import PageTable
 from emulator.report import emulation as view
 from emulator.report import sweep as view_of_sweep
 from emulator.trials.outcome import LIVENESS_NAME, Outcome
@@ -69,13 +69,13 @@ def show_sweep(console: Console, sweep: Sweep) -> None:
     say(console, "sweep", f"{sweep.run} scenarios in {sweep.wall_s:.0f} s, {rate}; {len(sweep.failed)} failures")
 
 
-def _coverage(sweep: Sweep) -> Table:
+def _coverage(sweep: Sweep) -> PageTable:
     """Return a table, two kinds to a row, of the number of trials that reached each kind."""
     kinds = sorted(sweep.coverage.items(), key=lambda item: (-item[1], item[0]))
     cells = [(kind, str(count)) for kind, count in kinds] + [("", "")] * (len(kinds) % 2)
     half = len(cells) // 2
     pairs = zip(cells[:half], cells[half:], strict=True)
-    return Table(("fault", "trials", "fault", "trials"), [(*left, *right) for left, right in pairs])
+    return PageTable(("fault", "trials", "fault", "trials"), [(*left, *right) for left, right in pairs])
 
 
 def show_failure(console: Console, failure: Failure) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from dca_proto.cli import options
 from dca_proto.cli.output import keep_earlier, result_console, say
 from dca_proto.cli.show import show
-from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
+from dca_proto.cli.swarm_progress import SwarmProgress, broker_words, who_words
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.terms import Clients, check_range
@@ -72,7 +72,7 @@ def fleet(
     terms = f"not private: {'; '.join(reasons)}" if reasons else f"{claim_words(swarm.epsilon, swarm.delta)} in all"
     numbers = counted(swarm.dimension, "number")
     say(console, "plan", f"{counted(swarm.rounds, 'round')} of a synthetic sum of {numbers}; {terms}")
-    with Progress(console, swarm.clients) as progress:
+    with SwarmProgress(console, swarm.clients) as progress:
         run = complete(
             synthetic.hold_rounds(swarm, progress, lambda started: say(console, "broker", broker_words(started)))
         )

@@ -263,7 +263,7 @@ def _seen_charges(key: bytes, value: bytes) -> Plain:
 
 
 def _trainer_round(key: bytes, value: bytes) -> Plain:
-    stored = msgspec.msgpack.decode(value, type=trainer_round.StoredRound)
+    stored = msgspec.msgpack.decode(value, type=trainer_round.StoredTrainerRound)
     partials = f"{len(stored.partials)} of {len(stored.request.computes)}"
     return {"round_id": key.hex(), **_struct(stored), "partials": partials, "reply_secret": "<hidden>"}
 
@@ -271,12 +271,12 @@ def _trainer_round(key: bytes, value: bytes) -> Plain:
 _RECORD_TYPES: dict[str, tuple[tuple[str, ...], Any]] = {
     ledger.TABLE: ((), ledger.Charge),
     client_round.DECLINES: ((), client_round.DeclinedRound),
-    client_round.ROUNDS: (("round_id",), client_round.StoredRound),
+    client_round.ROUNDS: (("round_id",), client_round.StoredClientRound),
     client_round.ANNOUNCEMENTS: (("round_id",), None),
     federation.FILES: ((), None),
     own_session.HELLO: ((), None),
     sessions.SESSIONS: (("client",), sessions.StoredSession),
-    compute_round.ROUNDS: ((), compute_round.StoredRound),
+    compute_round.ROUNDS: ((), compute_round.StoredComputeRound),
     compute_round.LISTS: (("round_id", "compute"), compute_round.StoredList),
     trainer_round.RELEASES: (("", "client"), Signed),
 }

@@ -14,7 +14,7 @@ from dca_proto.cli.members import CertificateDays
 from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import StorageError, UsageError
-from dca_proto.protocol.enrolment import CODE_BYTES, Bundle, Entrance, Invitation, code_hash
+from dca_proto.protocol.enrolment import CODE_BYTES, BookedInvitation, Bundle, Entrance, code_hash
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.names import check_name
 from dca_proto.protocol.params import DAY_MS
@@ -65,7 +65,7 @@ def invite(
         if cancel:
             _cancel(book, names)
         else:
-            terms = Invitation("", now_ms() + int(valid_days * DAY_MS), days)
+            terms = BookedInvitation("", now_ms() + int(valid_days * DAY_MS), days)
             named = [(name, output / f"{name}{SUFFIX}") for name in names]
             _invite(book, file, file.entrance(suggest_policy), named, terms, _maker(qr, png))
     finally:
@@ -87,7 +87,7 @@ def _invite(
     file: RegistrarFile,
     entrance: Entrance,
     named: list[tuple[str, Path]],
-    terms: Invitation,
+    terms: BookedInvitation,
     show: _Qr | None,
 ) -> None:
     """Write the bundles of names; each invitation has the `terms`."""
@@ -133,7 +133,7 @@ def _check_names(book: Book, federation: Federation, most: int, names: list[str]
     return over
 
 
-def _is_over(invitation: Invitation, federation: Federation) -> bool:
+def _is_over(invitation: BookedInvitation, federation: Federation) -> bool:
     """Return True if an invitation was cancelled, or its client revoked: then its name is free again."""
     key = invitation.client_key
     return invitation.is_cancelled or (bool(key) and federation.is_revoked(actor_id(key)))

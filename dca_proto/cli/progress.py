@@ -71,7 +71,7 @@ class PatientBar:
         self._progress.start()
 
 
-class Times(ProgressColumn):
+class TimeColumn(ProgressColumn):
     """How long the work has taken and, where it can be told, how long it will take: "0:12, about 0:40 left"."""
 
     def render(self, task: Task) -> Text:
@@ -101,7 +101,7 @@ class SamplingBar:
     def __init__(self, console: Console) -> None:
         columns = (Words("{task.description:<34}"), BarColumn(bar_width=24), TaskProgressColumn())
         self._console, self._terminal = console, console.is_terminal
-        self._progress = Progress(*columns, Times(), console=console, transient=True)
+        self._progress = Progress(*columns, TimeColumn(), console=console, transient=True)
         self._task = self._progress.add_task("fitting", total=None)
 
     def __enter__(self) -> SamplingBar:
@@ -130,12 +130,12 @@ class Display:
         columns = (
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            Times(),
+            TimeColumn(),
             Words("{task.fields[score]}"),
         )
         self._progress = Progress(Words("{task.description}"), *columns, console=console)
         self._task = self._progress.add_task("iteration", total=None, score="")
-        self._now = Progress(SpinnerColumn(), Words("{task.description}"), _KnownBar(24), Times(), console=console)
+        self._now = Progress(SpinnerColumn(), Words("{task.description}"), _KnownBar(24), TimeColumn(), console=console)
         self._step, self._iterative = self._now.add_task("", total=None), iterative
         both = Group(self._progress, self._now) if iterative else self._now
         self._live = Live(both, console=console, refresh_per_second=10, transient=not iterative)

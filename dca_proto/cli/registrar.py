@@ -11,7 +11,7 @@ from dca_proto.cli.actor import JsonLogs
 from dca_proto.cli.output import tell
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.process import complete
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import RegistrarServer
 from dca_proto.runtime.registrar_file import read_registrar
 
 EXAMPLES = """Examples:
@@ -30,6 +30,6 @@ def registrar(
     """Run a registrar, which enrols devices that have an invitation, until Ctrl-C."""
     configure_logs(json=json_logs)
     file = read_registrar(config)
-    running = Registrar(file)
+    running = RegistrarServer(file)
     tell(f"registrar  of federation {running.federation.name} at {file.address}:{file.port}", stderr=True)
     complete(running.run())

@@ -25,11 +25,11 @@ from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.wording import counted
 from emulator.report import scaling as view
 from emulator.scaling import costs
-from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, Size, Sweep
+from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, Size, SweepOptions
 from emulator.scaling.figures import Figures, warnings_of
 from emulator.scaling.measure import measure_apart
 from emulator.scaling.predict import Machine, far_beyond, parse_size, predict, require_computes
-from emulator.scaling.record import Journal, Scaling, read_scaling
+from emulator.scaling.record import Scaling, SweepJournal, read_scaling
 
 _SWEEP = {"clients": "100,1000", "dimension": "10,100", "computes": "10"}
 _CALIBRATION = {"clients": "100,250,600", "dimension": "10,1000,4000", "computes": "3,10"}
@@ -141,7 +141,7 @@ def _sweep(
     processes: int | None,
     is_prediction: bool,
     verified: bool,
-) -> Sweep:
+) -> SweepOptions:
     defaults = _CALIBRATION if is_prediction else _SWEEP
     sizes: dict[str, list[int]] = {}
     for name, text in texts.items():
@@ -150,7 +150,7 @@ def _sweep(
             raise UsageError(f"--{name} {text!r}: expected whole numbers")
         sizes[name] = [int(value) for value in values]
     share = max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))  # each process has work in every cell
-    sweep = Sweep(
+    sweep = SweepOptions(
         **sizes,
         tolerate=_numbers("--tolerate", tolerate),
         drop_rates=_numbers("--drop-rate", drop_rate),
@@ -182,10 +182,10 @@ def _numbers(option: str, text: str) -> list[float]:
 # --- measuring and fitting -------------------------------------------------------------------------------------------
 
 
-def _measure(sweep: Sweep, journal: Path | None, engine: str, console: Console) -> Scaling:
+def _measure(sweep: SweepOptions, journal: Path | None, engine: str, console: Console) -> Scaling:
     """Measure the cells that are not in the journal, with a progress bar, or a line for each without a terminal."""
     cells = sweep.cells()
-    record = Journal(journal, sweep)
+    record = SweepJournal(journal, sweep)
     todo = record.missing(cells)
     kept = f"; {len(cells) - len(todo)} are in {journal}" if len(todo) < len(cells) else ""
     expected_s = sum(cell.estimate_s for cell in todo)

@@ -16,7 +16,7 @@ _NAME_MAX = 16  # characters of a short name
 def show(console: Console, parts: Iterable[blocks.Block], lines: Iterable[blocks.Line] = ()) -> None:
     """Print the tables and notes among a page's parts, then the lines."""
     for part in parts:
-        if isinstance(part, blocks.Table):
+        if isinstance(part, blocks.PageTable):
             console.print(drawn(part), "")
         elif isinstance(part, blocks.Note):
             console.print(part.text, "", sep="\n")
@@ -24,7 +24,7 @@ def show(console: Console, parts: Iterable[blocks.Block], lines: Iterable[blocks
         say(console, *line)
 
 
-def drawn(data: blocks.Table) -> Table:
+def drawn(data: blocks.PageTable) -> Table:
     """Return a table for rich. On a narrow console, text columns shrink first; numbers and short names stay whole."""
     is_short = all(len(blocks.text_of(row[0])) <= _NAME_MAX for row in data.rows)
     align = "".join(">" if is_number else "w" for is_number in data.numbers)

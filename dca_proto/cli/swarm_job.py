@@ -18,7 +18,7 @@ from rich.console import Console
 from dca_proto.cli.job_run import JobRun, claimed_by, show_run, written
 from dca_proto.cli.output import keep_earlier, require_matplotlib, result_console, say
 from dca_proto.cli.swarm_board import Both, SwarmBoard, shown
-from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
+from dca_proto.cli.swarm_progress import SwarmProgress, broker_words, who_words
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.jobs.runner import RETRIES
@@ -204,7 +204,7 @@ class _Learning:
         """Run the job and return its record, also of an aborted round; None if SIGTERM ended it."""
         spec, options, began_s = self._spec, self._options, time.monotonic()
         self._say_plan()
-        self._progress = Progress(
+        self._progress = SwarmProgress(
             self._console,
             options.batch or spec.clients if spec.job.iterative else spec.clients,
             "reported" if options.kind is LdpReport else "data nodes released",

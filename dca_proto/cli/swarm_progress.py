@@ -51,7 +51,7 @@ def broker_words(swarm: Swarm) -> str:
     return f"{name} at {swarm.broker_url}, {swarm.options.connected:,} connections ({kind})"
 
 
-class Progress(Watcher):
+class SwarmProgress(Watcher):
     """Shows the progress of a swarm.
 
     Args:
@@ -65,7 +65,7 @@ class Progress(Watcher):
         self._printed: dict[float, set[str]] = {}  # by start time of a round, the phases that were printed
         self._over: RoundLog | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SwarmProgress:
         self._display.__enter__()
         return self
 

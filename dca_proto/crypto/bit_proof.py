@@ -45,7 +45,7 @@ OPENED = 4
 """Elements of an opening: A and C, each with two components."""
 
 
-class Block(NamedTuple):
+class BlockSizes(NamedTuple):
     """The sizes of a proof about so many bits.
 
     Attributes:
@@ -89,7 +89,7 @@ def _order(bits: int, prime: int) -> int:
     return min(n for n in divisors(prime) if n >= bits)
 
 
-def prove(block: Block, bits: NDArray[np.int64], blinds: Elements) -> Elements:
+def prove(block: BlockSizes, bits: NDArray[np.int64], blinds: Elements) -> Elements:
     """Return the words to share: the bits, the blinds, and the quotient that proves the bits, ``(block.words,)``.
 
     Args:
@@ -111,7 +111,7 @@ def prove(block: Block, bits: NDArray[np.int64], blinds: Elements) -> Elements:
     return np.concatenate([values[: block.bits], blinds, quotient % np.uint64(field.prime)])
 
 
-def _quotient_of_bits(block: Block, u: Elements) -> Elements:
+def _quotient_of_bits(block: BlockSizes, u: Elements) -> Elements:
     """Return the coefficients of h = (u² - u) / (X^n - 1), ``(n,)``, if the values of u on H are 0 or 1.
 
     u² = h·X^n + (u - h), as u² and u have the same values on H. So coefficient j of u² is u_j - h_j below n, and
@@ -157,7 +157,7 @@ def at_roots(field: Field, order: int, r: Elements, count: int) -> Elements:
     return field.multiply(field.times(field.inverses(distances), vanishing(field, order, r)), scale[:, np.newaxis])
 
 
-def query(block: Block, r: Elements) -> Elements:
+def query(block: BlockSizes, r: Elements) -> Elements:
     """Return the public weights of the words in an opening at r, ``(block.words, 4)``."""
     field, order = block.field, block.order
     of_powers = field.times(field.extension_powers(r, block.quotient), vanishing(field, order, r))
@@ -168,7 +168,7 @@ def query(block: Block, r: Elements) -> Elements:
     return weights
 
 
-def opening(block: Block, shares: Elements | Words, weights: Elements) -> Elements:
+def opening(block: BlockSizes, shares: Elements | Words, weights: Elements) -> Elements:
     """Return a node's shares of A and C for many clients, ``(n, 4)``; its shares of words are ``(n, block.words)``."""
     return block.field.matrix_product(shares, weights)
 

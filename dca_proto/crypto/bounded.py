@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto import norm as norms
-from dca_proto.crypto.bit_proof import OPENED, Block, prove, query
+from dca_proto.crypto.bit_proof import OPENED, BlockSizes, prove, query
 from dca_proto.crypto.bit_proof import accepted as proves
 from dca_proto.crypto.field import DEFAULT, AnyElements, Elements, Factor, Field, as_floats, factor_of
 from dca_proto.errors import UsageError
@@ -68,7 +68,7 @@ class Norm(msgspec.Struct, frozen=True):
     slope: int = 0
 
 
-class Query(NamedTuple):
+class BoundsQuery(NamedTuple):
     """The public weights of words in an opening at one point.
 
     Attributes:
@@ -191,9 +191,9 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         return nearest
 
     @cached_property
-    def block(self) -> Block:
+    def block(self) -> BlockSizes:
         """The sizes of the proof about all bits: of numbers first, of limits' numbers then, of noise last."""
-        return Block(self._numbers_end + self.noise_size, self.field)
+        return BlockSizes(self._numbers_end + self.noise_size, self.field)
 
     @cached_property
     def wires(self) -> norms.Wires | None:
@@ -319,7 +319,7 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         """Elements of an opening: A and C, E if there are limits, G(r) and all f_j(r) if there is a norm."""
         return self._norm_at + (0 if self.wires is None else self.wires.opened)
 
-    def query(self, r: Elements) -> Query:
+    def query(self, r: Elements) -> BoundsQuery:
         """Return the public weights of the words in an opening at r."""
         end = self._norm_at
         common = np.zeros((self.words, end + 2 * (self.wires is not None)), dtype=np.uint64)
@@ -328,12 +328,12 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
             powers = self.field.extension_powers(r, len(self.limits))
             common[: self._numbers_end, OPENED:end] = self.field.matrix_product(self._limits_of_bits.T, powers)
         if self.wires is None:
-            return Query(factor_of(common), None)
+            return BoundsQuery(factor_of(common), None)
         known = norms.query(self.wires, r)
         common[-self.wires.coefficients :, end:] = known.coefficients
-        return Query(factor_of(common), factor_of(np.concatenate([known.values, known.blinds])))
+        return BoundsQuery(factor_of(common), factor_of(np.concatenate([known.values, known.blinds])))
 
-    def opening(self, shares: AnyElements, query: Query) -> Elements:
+    def opening(self, shares: AnyElements, query: BoundsQuery) -> Elements:
         """Return a node's shares of the openings of many clients, ``(n, opened)``.
 
         Args:

@@ -121,7 +121,7 @@ def _sum_of_squares(field: Field, polynomials: Elements) -> Elements:
     return total
 
 
-class Query(NamedTuple):
+class NormQuery(NamedTuple):
     """Public weights of an opening at r, each with two components.
 
     Attributes:
@@ -135,7 +135,7 @@ class Query(NamedTuple):
     coefficients: Elements
 
 
-def query(wires: Wires, r: Elements) -> Query:
+def query(wires: Wires, r: Elements) -> NormQuery:
     """Return the weights of an opening at r; all wires have the same. What Σ y_k² has to be is left out of G."""
     field, order = wires.field, wires.order
     powers = field.extension_powers(r, wires.coefficients + 1)
@@ -143,7 +143,7 @@ def query(wires: Wires, r: Elements) -> Query:
     coefficients[order - 1 :: order, 0] += np.uint64(field.prime - 1)
     coefficients %= np.uint64(field.prime)
     of_blinds = field.times(powers[: 2 * QUERIES], vanishing(field, order, r))
-    return Query(at_roots(field, order, r, order), of_blinds, coefficients)
+    return NormQuery(at_roots(field, order, r, order), of_blinds, coefficients)
 
 
 def squares_of(field: Field, opened: Elements) -> Elements:

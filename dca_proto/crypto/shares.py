@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dca_proto.crypto import labels
 from dca_proto.crypto.bit_proof import point
-from dca_proto.crypto.bounded import Query, Statement
+from dca_proto.crypto.bounded import BoundsQuery, Statement
 from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements, Words, as_floats
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import KEY_BYTES, derive, digest, expand, expand_rows
@@ -96,11 +96,11 @@ def coins_of(seed: bytes, entries: Sequence[bytes], count: int) -> NDArray[np.bo
 
 
 @lru_cache(maxsize=8)  # of the rounds that this process computes now
-def _query(statement: Statement, seed: bytes) -> Query:
+def _query(statement: Statement, seed: bytes) -> BoundsQuery:
     return statement.query(point_of(seed))
 
 
-class Opened(NamedTuple):
+class OpenedShares(NamedTuple):
     """What a node computes of its shares of some entries.
 
     Attributes:
@@ -119,7 +119,7 @@ def open_shares(
     entries: Sequence[bytes],
     kept: Sequence[bytes],
     announcement_hash: bytes,
-) -> Opened:
+) -> OpenedShares:
     """Open a node's shares of entries, and sum them up.
 
     Args:
@@ -142,7 +142,7 @@ def open_shares(
         real = as_floats(shares, floats[: len(shares)])
         openings.append(statement.opening(real, _query(statement, seed)))
         of_bits += statement.flipped_sums(real, coins_of(seed, entries[part], statement.noise_size))
-    return Opened(np.concatenate(openings), statement.share_of_sum(of_bits % np.uint64(PRIME)))
+    return OpenedShares(np.concatenate(openings), statement.share_of_sum(of_bits % np.uint64(PRIME)))
 
 
 def coins_part(statement: Statement, seed: bytes, entries: Sequence[bytes]) -> Elements:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dca_proto.results.series import SeriesSlot
-from dca_proto.results.status import Result, Status, Statuses
+from dca_proto.results.status import StatedResult, Status, Statuses
 
 RESULTS_MAX = 200
 _SERIES_MAX = 20
@@ -18,7 +18,7 @@ class Seen(NamedTuple):
     """How the actors are now, the results of trainers that do not run, and the slots of standing jobs by title."""
 
     statuses: Statuses
-    results: Sequence[Result] = ()
+    results: Sequence[StatedResult] = ()
     series: Mapping[str, Sequence[SeriesSlot]] = MappingProxyType({})
 
 
@@ -26,9 +26,9 @@ class Memory:
     """The results that trainers have stated, in the order of their times."""
 
     def __init__(self) -> None:
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, StatedResult] = {}
 
-    def note(self, statuses: Iterable[Status], others: Iterable[Result] = ()) -> None:
+    def note(self, statuses: Iterable[Status], others: Iterable[StatedResult] = ()) -> None:
         """Remember the results in these statuses and others; the oldest are forgotten beyond `RESULTS_MAX`."""
         for result in itertools.chain(others, *(status.results for status in statuses)):
             self._results[result.round_id] = result
@@ -36,13 +36,13 @@ class Memory:
             del self._results[min(self._results, key=lambda key: self._results[key].at)]
 
     @property
-    def results(self) -> list[Result]:
+    def results(self) -> list[StatedResult]:
         """All results, the latest last."""
         return sorted(self._results.values(), key=lambda result: result.at)
 
-    def series(self) -> dict[str, list[tuple[Result, int]]]:
+    def series(self) -> dict[str, list[tuple[StatedResult, int]]]:
         """Return the results that have a number of each name, with its place in them: by statistic and name."""
-        found: dict[str, list[tuple[Result, int]]] = {}
+        found: dict[str, list[tuple[StatedResult, int]]] = {}
         for result in self.results:
             for place, outcome in enumerate(result.outcomes):
                 found.setdefault(f"{result.statistic}: {outcome.label}", []).append((result, place))

@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dca_proto.dashboard.view import View
+from dca_proto.dashboard.view import BoardView
 from dca_proto.report.charts import Chart
 from dca_proto.report.page import drawn, environment
 from dca_proto.wording import counted
@@ -47,7 +47,7 @@ class Renderer:
         self._drawn: dict[str, Markup] = {}
         self._numbers = itertools.count(1)  # an old chart may stand beside a new one, so names are never used again
 
-    def sections(self, view: View) -> dict[str, str]:
+    def sections(self, view: BoardView) -> dict[str, str]:
         """Return the HTML of what changes on the page, by the id of its element."""
         used: dict[str, Markup] = {}
 
@@ -67,7 +67,7 @@ class Renderer:
         return self._page.render(parts=parts, token=token)
 
 
-def _badge(view: View) -> tuple[str, str]:
+def _badge(view: BoardView) -> tuple[str, str]:
     if view.is_well:
         return "all is well", "good"
     (warnings,) = (part for part in view.parts if part.name == "warnings")

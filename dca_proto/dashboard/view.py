@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from dca_proto.dashboard.memory import Memory
 from dca_proto.privacy.rounding import at_most
-from dca_proto.report.blocks import Block, Cell, Folded, Heading, Items, Note, settings, table
-from dca_proto.report.charts import Axis, Series, lines
+from dca_proto.report.blocks import Block, Folded, Heading, Items, Note, StyledCell, settings, table
+from dca_proto.report.charts import Axis, Curve, lines
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.report.tables import lines_of
 from dca_proto.results.round import NORMAL_SDS
 from dca_proto.results.series import BEGUN, FAILED, MISSED, SeriesEstimate, SeriesSlot
-from dca_proto.results.status import STATUS, Durations, Result, RoundStatus, Status, Statuses
+from dca_proto.results.status import STATUS, Durations, RoundStatus, StatedResult, Status, Statuses
 from dca_proto.wording import counted, duration, listed
 
 _NOUNS = {"compute": "Compute node"}
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     blocks: Sequence[Block]
 
 
-class View(NamedTuple):
+class BoardView(NamedTuple):
     """What the page shows: a sentence, whether all is well, and the sections."""
 
     title: str
@@ -52,7 +52,7 @@ def view_of(
     series: Mapping[str, Sequence[SeriesSlot]] = MappingProxyType({}),
     *,
     watched: str = "",
-) -> View:
+) -> BoardView:
     """Return what the page shows.
 
     Args:
@@ -76,7 +76,7 @@ def view_of(
     missing = len(statuses.stopped) + len(statuses.failed)
     running = f"{counted(len(actors), 'actor')} of {len(actors) + missing} run"
     running += f", {counted(len(statuses.resting), 'trainer')} not at work" if statuses.resting else ""
-    return View(who if watched else f"{who}: {running}", not warnings, parts)
+    return BoardView(who if watched else f"{who}: {running}", not warnings, parts)
 
 
 def _warnings(statuses: Statuses, actors: Sequence[Status]) -> list[str]:
@@ -118,8 +118,8 @@ def _rounds(actors: Sequence[Status]) -> list[Block]:
     for one in actors:
         for round_ in one.rounds:
             by_round.setdefault(round_.round_id, []).append((one, round_))
-    columns: dict[str, Callable[[list[Open]], str | Cell]] = {
-        "round": lambda seen: Cell(_statistic(seen), seen[0][1].round_id[:8]),
+    columns: dict[str, Callable[[list[Open]], str | StyledCell]] = {
+        "round": lambda seen: StyledCell(_statistic(seen), seen[0][1].round_id[:8]),
         "phase": _phase,
         "answered": lambda seen: _arrived(seen[0][1]),  # a trainer, if there is one, knows most
         "waits for": lambda seen: _waits(seen[0][1]),
@@ -144,7 +144,7 @@ def _statistic(seen: Sequence[Open]) -> str:
     return next((round_.statistic for _, round_ in seen if round_.statistic), "unknown")
 
 
-def _phase(seen: Sequence[Open]) -> Cell:
+def _phase(seen: Sequence[Open]) -> StyledCell:
     """Return what the actors of each role do in a round."""
     roles: dict[str, Counter[str]] = {}
     for one, round_ in seen:
@@ -155,15 +155,15 @@ def _phase(seen: Sequence[Open]) -> Cell:
         for phase, times in phases.items()
     ]
     until = next((round_.until for _, round_ in seen if round_.until is not None), None)
-    return Cell(", ".join(parts), "" if until is None else f"until {_clock(until)}")
+    return StyledCell(", ".join(parts), "" if until is None else f"until {_clock(until)}")
 
 
-def _arrived(one: RoundStatus) -> str | Cell:
+def _arrived(one: RoundStatus) -> str | StyledCell:
     if one.arrived is None:
         return UNKNOWN
     if not one.expected:
         return count(one.arrived)
-    return Cell(f"{count(one.arrived)} of {count(one.expected)}", part=min(one.arrived / one.expected, 1.0))
+    return StyledCell(f"{count(one.arrived)} of {count(one.expected)}", part=min(one.arrived / one.expected, 1.0))
 
 
 def _waits(one: RoundStatus) -> str:
@@ -174,9 +174,9 @@ def _waits(one: RoundStatus) -> str:
     return f"{names} and {counted(more, 'other')}" if more else names
 
 
-def _last(one: Status) -> str | Cell:
+def _last(one: Status) -> str | StyledCell:
     assert one.last is not None, "an actor with a round that ended"
-    return Cell(one.last.what, one.last.round_id[:8], "" if one.last.ok else "bad")
+    return StyledCell(one.last.what, one.last.round_id[:8], "" if one.last.ok else "bad")
 
 
 def _results(memory: Memory) -> list[Block]:
@@ -189,7 +189,7 @@ def _results(memory: Memory) -> list[Block]:
         latest[:_SHOWN_MAX],
         {
             "when": lambda pair: _moment(pair[0].at),
-            "result": lambda pair: Cell(_label(*pair), pair[0].round_id[-8:]),
+            "result": lambda pair: StyledCell(_label(*pair), pair[0].round_id[-8:]),
             "estimate": lambda pair: _estimate(*pair)[0],
             "95 % interval, noise only": lambda pair: _estimate(*pair)[1],
             "from": lambda pair: count(pair[0].contributors),
@@ -204,12 +204,12 @@ def _schedule(actors: Sequence[Status]) -> list[Block]:
     return table(
         jobs[:_SHOWN_MAX],
         {
-            "job": lambda row: Cell(row[1].title, f"{row[0].role} {row[0].name}"),
-            "done": lambda row: Cell(
+            "job": lambda row: StyledCell(row[1].title, f"{row[0].role} {row[0].name}"),
+            "done": lambda row: StyledCell(
                 f"{count(row[1].done)} of {count(row[1].of)}", part=min(row[1].done / max(row[1].of, 1), 1.0)
             ),
             "gaps": lambda row: count(row[1].gaps),
-            "next": lambda row: Cell("after the last one" if row[1].next is None else _moment(row[1].next)),
+            "next": lambda row: StyledCell("after the last one" if row[1].next is None else _moment(row[1].next)),
             "budget lasts to": lambda row: row[1].lasts_to,
         },
     )
@@ -234,7 +234,7 @@ def _series(series: Mapping[str, Sequence[SeriesSlot]]) -> list[Block]:
         blocks += table(
             [*reversed(slots)][:_SLOTS_MAX],
             {
-                title: lambda slot: Cell(slot.slot, "", "bad" if slot.state in (FAILED, MISSED) else ""),
+                title: lambda slot: StyledCell(slot.slot, "", "bad" if slot.state in (FAILED, MISSED) else ""),
                 "estimate and 95 % interval": lambda slot: _found(slot),
                 "from": lambda slot: UNKNOWN if slot.result is None else count(slot.result.contributors),
             },
@@ -243,9 +243,9 @@ def _series(series: Mapping[str, Sequence[SeriesSlot]]) -> list[Block]:
     return blocks
 
 
-def _found(slot: SeriesSlot) -> str | Cell:
+def _found(slot: SeriesSlot) -> str | StyledCell:
     if slot.result is None:
-        return "runs now" if slot.state == BEGUN else Cell("gap", slot.reason)
+        return "runs now" if slot.state == BEGUN else StyledCell("gap", slot.reason)
     return ", ".join(f"{one.name} {_interval(one)}" for one in slot.result.estimates[:_NAMED_MAX])
 
 
@@ -256,12 +256,12 @@ def _interval(one: SeriesEstimate) -> str:
     return f"{number(one.estimate, 4)}{ends}{f' {one.unit}' if one.unit else ''}"
 
 
-def _label(result: Result, place: int) -> str:
+def _label(result: StatedResult, place: int) -> str:
     more = f" and {counted(result.more, 'other number')}" if result.more and place == len(result.outcomes) - 1 else ""
     return f"{result.statistic} {result.outcomes[place].label}{more}" if result.outcomes else result.statistic
 
 
-def _estimate(result: Result, place: int) -> tuple[str, str]:
+def _estimate(result: StatedResult, place: int) -> tuple[str, str]:
     if not result.outcomes:
         return UNKNOWN, UNKNOWN
     one = result.outcomes[place]
@@ -269,7 +269,7 @@ def _estimate(result: Result, place: int) -> tuple[str, str]:
     return number(one.value, 4), f"[{number(one.value - half, 4)}, {number(one.value + half, 4)}]"
 
 
-def _chart(name: str, series: Sequence[tuple[Result, int]]) -> Block:
+def _chart(name: str, series: Sequence[tuple[StatedResult, int]]) -> Block:
     """Return a chart of one number over time, with its intervals."""
     shown = series[-_POINTS_MAX:]
     points = []
@@ -287,7 +287,7 @@ def _over_time(name: str, found: Sequence[tuple[float, float, float, float]], ca
     unit, words = next(((size, words) for size, words in _UNITS if span >= 2 * size), _UNITS[-1])
     points = [((at - last) / unit, value) for at, value, _, _ in found]
     spread = [((at - last) / unit, low, high) for at, _, low, high in found]
-    curve = Series(name, points, 0, "", "o", spread)
+    curve = Curve(name, points, 0, "", "o", spread)
     return lines([curve], Axis(f"{words} from the latest result"), Axis(name), caption=caption)
 
 
@@ -295,8 +295,8 @@ def _over_time(name: str, found: Sequence[tuple[float, float, float, float]], ca
 
 
 def _actors(actors: Sequence[Status], statuses: Statuses) -> list[Block]:
-    columns: dict[str, Callable[[Status], str | Cell]] = {
-        "actor": lambda one: Cell(f"{one.role} {one.name}", one.id[:8]),
+    columns: dict[str, Callable[[Status], str | StyledCell]] = {
+        "actor": lambda one: StyledCell(f"{one.role} {one.name}", one.id[:8]),
         "connection": _connection,
         "epoch": lambda one: count(one.epoch),
         "sessions": lambda one: count(one.sessions),
@@ -315,20 +315,20 @@ def _actors(actors: Sequence[Status], statuses: Statuses) -> list[Block]:
     ]
 
 
-def _connection(one: Status) -> Cell:
+def _connection(one: Status) -> StyledCell:
     since = duration(1000 * one.since_s)
     if one.connected:
-        return Cell("connected", f"for {since}", "good")
+        return StyledCell("connected", f"for {since}", "good")
     if one.asleep_s is not None and not one.overslept:
-        return Cell("asleep", f"for {since}", "good")
-    return Cell("away", f"for {since}: {one.away_because}", "bad")
+        return StyledCell("asleep", f"for {since}", "good")
+    return StyledCell("away", f"for {since}: {one.away_because}", "bad")
 
 
-def _budget(one: Status) -> str | Cell:
+def _budget(one: Status) -> str | StyledCell:
     if one.epsilon_left is None or not one.epsilon_allowed:
         return UNKNOWN
     part = min(max(one.epsilon_left / one.epsilon_allowed, 0.0), 1.0)
-    return Cell(f"ε {at_most(one.epsilon_left)} of {at_most(one.epsilon_allowed)}", part=part)
+    return StyledCell(f"ε {at_most(one.epsilon_left)} of {at_most(one.epsilon_allowed)}", part=part)
 
 
 def _clocks(one: Status) -> str:
@@ -387,7 +387,7 @@ def _certificates(actors: Sequence[Status]) -> list[Block]:
     return table(
         ends[:_ENDS_MAX],
         {
-            "ends": lambda row: Cell(_moment(row[0]), _until(row[0], row[1].at)),
+            "ends": lambda row: StyledCell(_moment(row[0]), _until(row[0], row[1].at)),
             "certificate": lambda row: row[2],
             "of": lambda row: f"{row[1].role} {row[1].name}",
         },

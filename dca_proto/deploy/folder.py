@@ -117,16 +117,16 @@ class _Writer:
     def _public(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text, encoding="utf-8")
 
-    def _actor(self, host: str, role: str, channel: Channel, identity: Identity) -> lists.Member:
+    def _actor(self, host: str, role: str, channel: Channel, identity: Identity) -> lists.BrokerUser:
         folder, password = self._folder / host, secrets.token_urlsafe(_PASSWORD_BYTES)
         write_identity(folder / f"{role}.key", role, identity)
         write_private(folder / f"{role}.password", password + "\n")
         floors = self._plan.floors if role == "compute" else Floors()
         self._public(f"{host}/{role}.toml", actor_text(role, self._plan.url) + floors_text(floors))
-        return lists.Member(channel, identity.id, password)
+        return lists.BrokerUser(channel, identity.id, password)
 
     def _broker(
-        self, ca: Pair, federation: Federation, members: tuple[lists.Member, ...], now: datetime.datetime
+        self, ca: Pair, federation: Federation, members: tuple[lists.BrokerUser, ...], now: datetime.datetime
     ) -> None:
         plan = self._plan
         host, folder = plan.host(plan.broker), self._folder / plan.broker

@@ -26,7 +26,7 @@ Submit = Callable[[Any], "Future[Answer]"]
 """Starts work on an item in another process."""
 
 
-class Refused(str):
+class RefusedWork(str):
     """The message of a `DcaError`, with its exit code."""
 
     exit_code: int = UsageError.exit_code
@@ -35,7 +35,7 @@ class Refused(str):
 def value_of(answer: Answer, prefix: str = "") -> Any:
     """Return the result. Raises `UsageError` if the work raised a `DcaError`, else `RuntimeError` with the cause."""
     result, trouble = answer
-    if isinstance(trouble, Refused):
+    if isinstance(trouble, RefusedWork):
         error = UsageError(f"{prefix}{trouble}")
         error.exit_code = trouble.exit_code
         raise error
@@ -53,7 +53,7 @@ class Done(NamedTuple, Generic[T, R]):
 
     def value(self) -> R:
         """Return the result. Raises as `value_of` does."""
-        prefix = "" if isinstance(self.trouble, Refused) else f"{self.item}: "
+        prefix = "" if isinstance(self.trouble, RefusedWork) else f"{self.item}: "
         return cast(R, value_of((self.result, self.trouble), prefix))
 
 
@@ -217,14 +217,14 @@ def attempt(work: Callable[..., Any], *arguments: Any) -> Answer:
     try:
         return work(*arguments), ""
     except DcaError as error:
-        refused = Refused(error)
+        refused = RefusedWork(error)
         refused.exit_code = error.exit_code
         return None, refused
     except Exception:  # reported with the results; the next item may be better
         return None, traceback.format_exc(limit=-4)
 
 
-class Host:
+class WorkerHost:
     """A worker's object in its process; made at the first call."""
 
     def __init__(self, make: Callable[[], object]) -> None:

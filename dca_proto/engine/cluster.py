@@ -15,7 +15,18 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from dca_proto.engine.base import RAY, STOP_S, THREADS, Answer, Engine, Host, Submit, Worker, WorkerDiedError, attempt
+from dca_proto.engine.base import (
+    RAY,
+    STOP_S,
+    THREADS,
+    Answer,
+    Engine,
+    Submit,
+    Worker,
+    WorkerDiedError,
+    WorkerHost,
+    attempt,
+)
 from dca_proto.errors import UsageError
 from dca_proto.wording import to_install
 
@@ -132,7 +143,7 @@ class _RayWorker(Worker):
         self._engine, self._ray = engine, ray
         make_there = functools.partial(_make, ray.cloudpickle.dumps(make))
         try:
-            self._actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Host).remote(make_there)
+            self._actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(WorkerHost).remote(make_there)
         except Exception as error:  # Ray raises many types once its connection is lost
             raise WorkerDiedError(f"no process of {name} starts ({engine._why(error)})") from None
 

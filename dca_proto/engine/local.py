@@ -17,7 +17,18 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, NoReturn
 
-from dca_proto.engine.base import STOP_S, THREADS, Answer, Engine, Host, Submit, Worker, WorkerDiedError, attempt, cores
+from dca_proto.engine.base import (
+    STOP_S,
+    THREADS,
+    Answer,
+    Engine,
+    Submit,
+    Worker,
+    WorkerDiedError,
+    WorkerHost,
+    attempt,
+    cores,
+)
 
 _LOOK_S = 0.2
 _is_at_work = False  # whether SIGTERM must unwind work in this process
@@ -203,7 +214,7 @@ def _serve(parent: int, pipe: Connection) -> None:
     os.setsid()  # Linux schedules by session first (autogroup), so a session of its own gets a fair part of a busy CPU
     _begin(parent)
     with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe
-        host = Host(pipe.recv())
+        host = WorkerHost(pipe.recv())
         try:
             while True:
                 pipe.send(host.call(*pipe.recv()))

@@ -52,7 +52,7 @@ NamedStatistic = tuple[str, dict[str, Any]]
 """A statistic's name and its parameters."""
 
 
-class PlannedJob(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
+class JobPlan(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
     """A job to forecast.
 
     Attributes:
@@ -217,7 +217,7 @@ class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast_job(
-    job: PlannedJob, shares: Sequence[float], requests: Sequence[OpenRound], every: str = "", period: str = ""
+    job: JobPlan, shares: Sequence[float], requests: Sequence[OpenRound], every: str = "", period: str = ""
 ) -> JobForecast:
     """Forecast the rounds. `every` and `period` name what makes them run `times`, if anything does."""
     budget, also = job.budget, job.also
@@ -316,7 +316,7 @@ def _error(statistic: Regression, weights: Weights, request: OpenRound) -> float
     return math.sqrt(sensitivity.l2_squared * math.fsum(size / weight**2 for size, weight in sizes))
 
 
-def _releases(job: PlannedJob, cost: PrivacyCost, requests: Sequence[OpenRound]) -> tuple[privacy_loss.Release, ...]:
+def _releases(job: JobPlan, cost: PrivacyCost, requests: Sequence[OpenRound]) -> tuple[privacy_loss.Release, ...]:
     """Return all rounds as releases whose joint cost is known."""
     if not job.is_pure:
         return (privacy_loss.Gaussian(cost.mu, cost.slack),)

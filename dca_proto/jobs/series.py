@@ -40,7 +40,7 @@ _COLUMNS = "name, at_ms, state, ended_ms, reason, charged, result"  # as `_slot`
 _BUSY_S = 10.0
 
 
-class Counts(msgspec.Struct, frozen=True):
+class SlotCounts(msgspec.Struct, frozen=True):
     """How many slots of a job have ended in each way."""
 
     done: int = 0
@@ -185,11 +185,11 @@ class Series:
         with self._explained():
             return dict(self._connection.execute(query, (plan, job)))
 
-    def counts(self, plan: int, job: str) -> Counts:
+    def counts(self, plan: int, job: str) -> SlotCounts:
         """Return how many slots of a job in a plan have ended."""
         query = "SELECT state, COUNT(*) FROM slots WHERE plan = ? AND job = ? AND state != ? GROUP BY state"
         with self._explained():
-            return Counts(**dict(self._connection.execute(query, (plan, job, BEGUN))))
+            return SlotCounts(**dict(self._connection.execute(query, (plan, job, BEGUN))))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -198,11 +198,11 @@ class Series:
         with self._explained():
             return [title for (title,) in self._connection.execute("SELECT DISTINCT job FROM slots ORDER BY job")]
 
-    def all_counts(self, job: str) -> Counts:
+    def all_counts(self, job: str) -> SlotCounts:
         """Return how many slots of a job have ended, in all plans."""
         query = "SELECT state, COUNT(*) FROM slots WHERE job = ? AND state != ? GROUP BY state"
         with self._explained():
-            return Counts(**dict(self._connection.execute(query, (job, BEGUN))))
+            return SlotCounts(**dict(self._connection.execute(query, (job, BEGUN))))
 
     def last_done(self, job: str) -> SeriesSlot | None:
         """Return the last slot of a job that has a result."""

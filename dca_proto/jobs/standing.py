@@ -44,7 +44,7 @@ _FIRST_PAUSE = 1 / 8  # of the time that a slot may be late; each pause is twice
 NOT_RUN = "the schedule did not run"
 
 
-class Clock(Protocol):
+class ScheduleClock(Protocol):
     """The time of a schedule."""
 
     def now_ms(self) -> int:
@@ -142,7 +142,7 @@ class Standing:
     series: Series
     plan: int
     folder: Path
-    clock: Clock
+    clock: ScheduleClock
     on_fact: Callable[[Fact], None] = lambda fact: None
     look_s: float = LOOK_S
 
@@ -282,7 +282,7 @@ class _Failure(NamedTuple):
 class _Gate:
     """The trainer as one slot may use it: it starts no first round when the slot's time is over."""
 
-    def __init__(self, trainer: JobTrainer, clock: Clock, until_ms: int) -> None:
+    def __init__(self, trainer: JobTrainer, clock: ScheduleClock, until_ms: int) -> None:
         self._trainer, self._clock, self._until_ms = trainer, clock, until_ms
         self._rounds: set[bytes] = set()
         self.has_sum = False  # its job may then finish

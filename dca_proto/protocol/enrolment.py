@@ -124,13 +124,13 @@ class Enrolled(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unkno
         return f"Enrolled({self.name!r}, password=<hidden>)"
 
 
-class Opened(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_unknown_fields=True):
+class EntranceOpened(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_unknown_fields=True):
     """The answer to `EntranceWanted`: an encoded entrance."""
 
     encoded: msgspec.Raw
 
     @classmethod
-    def of(cls, entrance: Entrance) -> Opened:
+    def of(cls, entrance: Entrance) -> EntranceOpened:
         """The answer with this entrance."""
         return cls(msgspec.Raw(entrance.encoded))
 
@@ -140,7 +140,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_unknown
         return msgspec.msgpack.decode(self.encoded, type=Entrance)
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag=6, forbid_unknown_fields=True):
+class EnrolmentRefused(msgspec.Struct, frozen=True, array_like=True, tag=6, forbid_unknown_fields=True):
     """The registrar refuses: a short fixed code, and a sentence for people."""
 
     code: str
@@ -148,10 +148,10 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=6, forbid_unknow
 
 
 Request = EntranceWanted | Enrol | Renew
-Answer = Enrolled | Opened | Refused
+Answer = Enrolled | EntranceOpened | EnrolmentRefused
 
 
-class Invitation(msgspec.Struct, frozen=True):
+class BookedInvitation(msgspec.Struct, frozen=True):
     """An invitation in the registrar's book, by the hash of its code.
 
     Attributes:
@@ -202,8 +202,8 @@ class Decision(msgspec.Struct, frozen=True):
     `is_alarm`: somebody else than the first device used a code.
     """
 
-    answer: Enrolled | Refused
-    store: Invitation | None = None
+    answer: Enrolled | EnrolmentRefused
+    store: BookedInvitation | None = None
     is_alarm: bool = False
 
 
@@ -227,7 +227,7 @@ class Desk(msgspec.Struct, frozen=True):
         """The registrar's own limits; None if the federation file does not name it."""
         return self.federation.registrar(self.identity.public_key)
 
-    def enrol(self, request: Enrol, invitation: Invitation | None, now_ms: int) -> Decision:
+    def enrol(self, request: Enrol, invitation: BookedInvitation | None, now_ms: int) -> Decision:
         """Decide on a request; `invitation` belongs to its code."""
         try:
             signed = labels.ENROL_REQUEST + request.code + request.client_key
@@ -238,7 +238,7 @@ class Desk(msgspec.Struct, frozen=True):
             return _refused("code", "this code is unknown; ask for a new invitation")
         if invitation.client_key and invitation.client_key != request.client_key:
             why = "this code was used by another device; ask for a new invitation, and report it if it was not you"
-            return Decision(Refused("spent", why), is_alarm=True)
+            return Decision(EnrolmentRefused("spent", why), is_alarm=True)
         if invitation.is_cancelled:
             return _refused("cancelled", "this invitation was cancelled; ask for a new one")
         if not invitation.client_key and now_ms >= invitation.until_ms:
@@ -251,7 +251,7 @@ class Desk(msgspec.Struct, frozen=True):
             return self._answer(invitation)
         return self._issue(invitation, request.client_key, now_ms)
 
-    def renew(self, request: Renew, invitation: Invitation | None, now_ms: int) -> Decision:
+    def renew(self, request: Renew, invitation: BookedInvitation | None, now_ms: int) -> Decision:
         """Decide on a client's request for a later certificate; `invitation` is the one that it has spent."""
         try:
             signed = _renewed(request.client_key, request.at_ms)
@@ -280,7 +280,7 @@ class Desk(msgspec.Struct, frozen=True):
             return _refused("revoked", "this key is revoked for good; make a new one, with a new invitation")
         return None
 
-    def _issue(self, invitation: Invitation, client_key: bytes, now_ms: int) -> Decision:
+    def _issue(self, invitation: BookedInvitation, client_key: bytes, now_ms: int) -> Decision:
         """Sign a certificate within the limits."""
         refused, limits = self._check(client_key), self.limits
         if refused is not None or limits is None:
@@ -298,7 +298,7 @@ class Desk(msgspec.Struct, frozen=True):
         changed = msgspec.structs.replace(invitation, client_key=client_key, certificate=certificate)
         return self._answer(changed, changed)
 
-    def _answer(self, invitation: Invitation, store: Invitation | None = None) -> Decision:
+    def _answer(self, invitation: BookedInvitation, store: BookedInvitation | None = None) -> Decision:
         assert invitation.certificate is not None, "it was just issued, or was before"
         password = broker_password(self.identity, actor_id(invitation.client_key))
         answer = Enrolled(invitation.certificate, invitation.name, password, self.federation.to_toml())
@@ -306,4 +306,4 @@ class Desk(msgspec.Struct, frozen=True):
 
 
 def _refused(code: str, reason: str) -> Decision:
-    return Decision(Refused(code, reason))
+    return Decision(EnrolmentRefused(code, reason))

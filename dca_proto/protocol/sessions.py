@@ -77,7 +77,7 @@ class StoredSession(msgspec.Struct, frozen=True):
     registrar: bytes = b""
 
 
-class Sessions:
+class SessionTable:
     """All clients' sessions at one Compute node, whose id is `own` and whose epoch keys are `keys`.
 
     A session takes a few hundred bytes: records stay encoded, and what all of them need is in arrays.

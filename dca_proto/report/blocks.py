@@ -20,7 +20,7 @@ Line = tuple[str, str]
 _NUMBER = re.compile(r"(?!\d{4}-\d\d-)[−+-]?[\d∞]|below|never|[–(]|$")
 
 
-class Cell(NamedTuple):
+class StyledCell(NamedTuple):
     """A cell of a table: its text, a small text below it, and a tone, "good" or "bad".
 
     `part`, from 0 to 1, is shown as a bar below the text; below 0 there is none.
@@ -56,11 +56,11 @@ class Code(NamedTuple):
     text: str
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """A table. A page shows only its first rows, and states how many there are."""
 
     header: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[str | StyledCell]]
     title: str = ""
 
     @property
@@ -79,7 +79,7 @@ class Folded(NamedTuple):
     block: Any
 
 
-Block = Note | Heading | Items | Code | Table | Folded | Chart
+Block = Note | Heading | Items | Code | PageTable | Folded | Chart
 Section = tuple[str, Sequence[Block]]
 
 
@@ -128,13 +128,13 @@ class Page(NamedTuple):
         return charts
 
 
-def text_of(cell: str | Cell) -> str:
+def text_of(cell: str | StyledCell) -> str:
     """Return the text of a cell."""
     return cell if isinstance(cell, str) else cell.text
 
 
 def table(
-    records: Iterable[T], columns: Mapping[str, Callable[[T], str | Cell]], *, title: str = "", note: str = ""
+    records: Iterable[T], columns: Mapping[str, Callable[[T], str | StyledCell]], *, title: str = "", note: str = ""
 ) -> list[Block]:
     """Return a table with a row for each record, and a note below it; nothing if there are no records.
 
@@ -147,13 +147,13 @@ def table(
     used = [place == 0 or any(row[place] not in ("", UNKNOWN) for row in cells) for place in range(len(columns))]
     rows = [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in cells]
     header = [name for name, is_used in zip(columns, used, strict=True) if is_used]
-    return [Table(header, rows, title), *([Note(note)] if note else [])]
+    return [PageTable(header, rows, title), *([Note(note)] if note else [])]
 
 
 def settings(pairs: Iterable[Line]) -> list[Block]:
     """Return a table of names and values."""
     rows = list(pairs)
-    return [Table(("", ""), rows)] if rows else []
+    return [PageTable(("", ""), rows)] if rows else []
 
 
 def fields(record: msgspec.Struct | Mapping[str, Any] | None) -> list[Block]:

@@ -56,7 +56,7 @@ class Axis(NamedTuple):
     whole: bool = False
 
 
-class Series(NamedTuple):
+class Curve(NamedTuple):
     """A curve, or points, or both.
 
     Attributes:
@@ -74,7 +74,7 @@ class Series(NamedTuple):
     filled: bool = False
 
 
-class Part(NamedTuple):
+class Panel(NamedTuple):
     """A panel: the label of its axis, its number of rows, the function that draws it, and its title, or ""."""
 
     unit: str
@@ -83,7 +83,7 @@ class Part(NamedTuple):
     title: str = ""
 
 
-class Lane(NamedTuple):
+class TimelineRow(NamedTuple):
     """A row of a timeline: periods (from, to, tone) and moments (at, tone)."""
 
     label: str
@@ -91,7 +91,7 @@ class Lane(NamedTuple):
     marks: Sequence[tuple[float, int]] = ()
 
 
-def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: bool = False) -> Chart:
+def lines(series: Sequence[Curve], x: Axis, y: Axis, *, caption: str, square: bool = False) -> Chart:
     """Return a chart of curves and points. A logarithmic axis leaves out values that are not above 0."""
     named = {curve.label for curve in series} - ({y.label} if len(series) == 1 else set())
     if any(len(curve.points) > POINTS_MAX for curve in series):
@@ -116,7 +116,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
     return Chart(caption, height, draw)
 
 
-def _apart(series: Sequence[Series], log: bool) -> list[Series]:
+def _apart(series: Sequence[Curve], log: bool) -> list[Curve]:
     """Move curves with error bars a little to either side, so that their bars do not overlap."""
     barred = [curve for curve in series if curve.spread]
     values = [x for curve in barred for x, _ in curve.points if x > 0 or not log]
@@ -169,7 +169,7 @@ def whole(draw: Callable[[Any], None], names: Sequence[str], *, caption: str) ->
     return Chart(caption, lambda width: _PLOT_PX + _AXIS_PX + _legend_px(names, width), drawn)
 
 
-def panels(parts: Sequence[Part], names: Sequence[str], *, caption: str) -> Chart:
+def panels(parts: Sequence[Panel], names: Sequence[str], *, caption: str) -> Chart:
     """Return a chart of stacked panels, each with a numeric axis.
 
     Args:
@@ -193,7 +193,9 @@ def panels(parts: Sequence[Part], names: Sequence[str], *, caption: str) -> Char
     return Chart(caption, lambda width: sum(heights(width)) + _legend_px(names, width), draw)
 
 
-def timeline(lanes: Sequence[Lane], low_s: float, high_s: float, legend: Mapping[str, int], *, caption: str) -> Chart:
+def timeline(
+    lanes: Sequence[TimelineRow], low_s: float, high_s: float, legend: Mapping[str, int], *, caption: str
+) -> Chart:
     """Return a timeline from `low_s` to `high_s`; its lanes are in seconds, and clipped to these ends.
 
     Args:
@@ -302,7 +304,7 @@ def _restyle(element: ElementTree.Element) -> None:
         element.attrib.pop("id", None)
 
 
-def _curve(axes: Any, curve: Series, log_x: bool, log_y: bool) -> None:
+def _curve(axes: Any, curve: Curve, log_x: bool, log_y: bool) -> None:
     def can_show(x: float, *heights: float) -> bool:
         return (x > 0 or not log_x) and (min(heights) > 0 or not log_y)
 
@@ -379,7 +381,7 @@ def _wrapped(unit: str, width: float) -> str:
     return textwrap.fill(plain(unit), int(width / _LETTER_PX))
 
 
-def _panel_px(part: Part, marks: int, width: float) -> float:
+def _panel_px(part: Panel, marks: int, width: float) -> float:
     """Return the height of a panel: its title, its rows, its ticks, and its unit, which may take several lines."""
     lines = bool(part.title) + _wrapped(part.unit, width).count("\n")
     return part.rows * (10.0 + 13 * marks) + _AXIS_PX + 1.3 * _TEXT_PX * lines

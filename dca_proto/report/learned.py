@@ -11,8 +11,8 @@ import msgspec
 
 from dca_proto.drawing import ROWS_MAX
 from dca_proto.report import paper
-from dca_proto.report.blocks import Block, Line, Note, Section, Table, settings, table
-from dca_proto.report.charts import Axis, Chart, Part, Series, bars, lines, panels, whole
+from dca_proto.report.blocks import Block, Line, Note, PageTable, Section, settings, table
+from dca_proto.report.charts import Axis, Chart, Curve, Panel, bars, lines, panels, whole
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.results.round import Node, Reports
 from dca_proto.wording import counted, digits, with_minus
@@ -74,7 +74,7 @@ def _with_nonprivate(row: dict[str, Any], other: dict[str, Any]) -> dict[str, An
 # --- estimates --------------------------------------------------------------------------------------------------------
 
 
-def estimates(summary: Summary, most: int | None = None) -> Table:
+def estimates(summary: Summary, most: int | None = None) -> PageTable:
     """Return a table of posterior means and 95 % intervals, private beside non-private, in the user's units.
 
     Estimates with places in a table are shown in it, all of them, if a terminal has room for its groups.
@@ -95,10 +95,10 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
     compared = any(row["nonprivate"] is not None for row in every)
     title, names, rows = table_of(summary, shown, compared=compared)
     of = f"{len(shown)} of {len(every)}, the JSON has all; " if len(shown) < len(every) else ""
-    return Table(names, rows, f"{of}{title}")
+    return PageTable(names, rows, f"{of}{title}")
 
 
-def tables(summary: Summary, most: int | None = None) -> list[Table]:
+def tables(summary: Summary, most: int | None = None) -> list[PageTable]:
     """Return the table of differences whose intervals hold together, if there are some, and that of `estimates`."""
     found = paper.differences_of(summary, most)
     return [*([found] if found else []), estimates(summary, most)]
@@ -271,7 +271,9 @@ def _estimates(summary: Summary) -> list[Block]:
         has_zero = any("standard" in row for one in drawn for row in one.rows)
         caption = f"Lines show 95 % intervals{'; the dotted line is zero' if has_zero else ''}."
         caption += f" The first {ROWS_MAX} of {every:,} estimates." if every > ROWS_MAX else ""
-        parts = [Part(one.unit, len(one.rows), partial(forest, kinds=kinds, rows=one.rows), one.title) for one in drawn]
+        parts = [
+            Panel(one.unit, len(one.rows), partial(forest, kinds=kinds, rows=one.rows), one.title) for one in drawn
+        ]
         charts.append(panels(parts, [kind.label for kind in kinds], caption=caption))
     if summary.get("cells"):  # the table is the result
         return [*tables(summary), *charts]
@@ -282,7 +284,7 @@ def _estimates(summary: Summary) -> list[Block]:
     cells = [UNKNOWN if value is None else percent(value) for value in contractions]
     rows_with = [[*row, cell] for row, cell in zip(shown.rows, cells, strict=True)]
     note = "Contraction is the part of the prior's variance that the data removed; at 0 % the data taught nothing."
-    return [*charts, Table([*shown.header, "contraction"], rows_with, shown.title), Note(note)]
+    return [*charts, PageTable([*shown.header, "contraction"], rows_with, shown.title), Note(note)]
 
 
 def _curves(rows: list[Row], kinds: list[Kind]) -> Chart:
@@ -299,7 +301,7 @@ def _at_risk(summary: Summary) -> list[Block]:
         return []
     cells = zip(*(map(risk_words, one["number"], one["sd"]) for one in numbers), strict=True)
     rows = [[f"{time:g}", *row] for time, row in zip(numbers[0]["x"], cells, strict=True)]
-    return [Table(["time", *(one["series"] for one in numbers)], rows, "At risk, with the noise's 95 % interval")]
+    return [PageTable(["time", *(one["series"] for one in numbers)], rows, "At risk, with the noise's 95 % interval")]
 
 
 def _iterations(summary: Summary) -> list[Block]:
@@ -310,11 +312,9 @@ def _iterations(summary: Summary) -> list[Block]:
         return []
     name, ends = iterations[-1]["name"], (known[0][0], known[-1][0])
     levels = [score["nonprivate"] for score, _ in scores_of(test) if score["name"] in name]
-    series = [Series(name, known, 0, "-", "o")]
+    series = [Curve(name, known, 0, "-", "o")]
     series += [
-        Series(_uncovered(WITHOUT_PRIVACY), [(x, level) for x in ends], 1, "--")
-        for level in levels
-        if level is not None
+        Curve(_uncovered(WITHOUT_PRIVACY), [(x, level) for x in ends], 1, "--") for level in levels if level is not None
     ]
     caption = "The score of the parameters after each iteration; an iteration costs one round."
     caption += f" Scores on held-out rows are {UNCOVERED}." if test else ""
@@ -383,7 +383,7 @@ def reports_of(
     if variance is not None and n:
         sizes = (("in one report", variance / n), (f"in the sum of {count(n)}", variance))
         rows = [(label, number(math.sqrt(value))) for label, value in sizes]
-        blocks.append(Table(("noise in each value, in the statistic's units", "sd at most"), rows))
+        blocks.append(PageTable(("noise in each value, in the statistic's units", "sd at most"), rows))
     return blocks
 
 
@@ -404,4 +404,4 @@ def _spread(n: int, reports: Reports, names: Sequence[str]) -> list[Block]:
         "The distribution of the reports. Values beyond the public bounds, ±1, are noise; the model allows for it."
     )
     x, y = Axis("report, in units of the public bounds"), Axis("reports", low=0.0)
-    return [lines([Series("reports", points, 0, "-", "o")], x, y, caption=caption)]
+    return [lines([Curve("reports", points, 0, "-", "o")], x, y, caption=caption)]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import claim_words
-from dca_proto.report.blocks import Table, text_of
+from dca_proto.report.blocks import PageTable, text_of
 from inference.jobs.estimates import (
     COUNTED,
     WITHOUT_PRIVACY,
@@ -33,7 +33,7 @@ _MARKDOWN = re.compile(r"[\\`*<|&]|(?<!\w)_|_(?!\w)|(?<=\])\(")  # what starts m
 _FORMULA = tuple("=+-@")  # spreadsheets compute a cell that starts so
 
 
-class Line(NamedTuple):
+class EstimateLine(NamedTuple):
     """One line: a column, its figure with the unit, and the estimate of each group, None if it has none."""
 
     column: str
@@ -45,23 +45,23 @@ def _place(row: Row, cells: dict[str, TableCell]) -> TableCell:
     return cells.get(row["name"]) or {"column": row["name"], "figure": "", "group": ALL}
 
 
-def lines_of(summary: Summary) -> tuple[list[str], list[Line]]:
+def lines_of(summary: Summary) -> tuple[list[str], list[EstimateLine]]:
     """Return the groups, and the lines; a summary without cells has one line for each estimate.
 
     Differences whose intervals hold together have a table of their own.
     """
     cells, rows = summary.get("cells", {}), [row for row in rows_of(summary) if "family" not in row]
     groups = list(dict.fromkeys(_place(row, cells)["group"] for row in rows))
-    found: dict[tuple[str, str], Line] = {}
+    found: dict[tuple[str, str], EstimateLine] = {}
     for row in rows:
         place = _place(row, cells)
         figure = " ".join(filter(None, (place["figure"], f"({row['unit']})" if row["unit"] else "")))
-        line = found.setdefault((place["column"], figure), Line(place["column"], figure, [None] * len(groups)))
+        line = found.setdefault((place["column"], figure), EstimateLine(place["column"], figure, [None] * len(groups)))
         line.rows[groups.index(place["group"])] = row
     return groups, list(found.values())
 
 
-def table_of(summary: Summary, title: str = "", *, compared: bool = True) -> Table:
+def table_of(summary: Summary, title: str = "", *, compared: bool = True) -> PageTable:
     """Return the table of the estimates with their 95 % intervals.
 
     Args:
@@ -81,10 +81,10 @@ def table_of(summary: Summary, title: str = "", *, compared: bool = True) -> Tab
         ]
         for line in lines
     ]
-    return Table(header, texts, title)
+    return PageTable(header, texts, title)
 
 
-def differences_of(summary: Summary, most: int | None = None, *, compared: bool = True) -> Table | None:
+def differences_of(summary: Summary, most: int | None = None, *, compared: bool = True) -> PageTable | None:
     """Return the table of differences whose intervals hold together; None without any.
 
     Args:
@@ -109,7 +109,7 @@ def differences_of(summary: Summary, most: int | None = None, *, compared: bool 
     of = f"{len(shown)} of {len(rows)}, the JSON has all; " if len(shown) < len(rows) else ""
     unit = f" ({units})" if units else ""
     title = f"{of}differences of {column}{unit}: all 95 % intervals hold together"
-    return Table(["", "difference", "adjusted p", *others], lines, title)
+    return PageTable(["", "difference", "adjusted p", *others], lines, title)
 
 
 def p_words(value: float) -> str:

@@ -27,7 +27,7 @@ _LARGEST = 1e100
 _RANGE = re.compile(r"Expected `(?:int|float)` (?P<limit>[<>]=? \S+) - at `\$\.?(?P<place>[^`]*)`")
 
 
-class Kind(NamedTuple):
+class PageKind(NamedTuple):
     """A kind of run: the module of its page, the reader or record type in it, and the command that writes its files."""
 
     module: str
@@ -44,12 +44,12 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "swarm": Kind("dca_proto.report.run", "read", "dca swarm"),
-    "emulation": Kind("emulator.report.emulation", "Outcome", "dca emulate run SCENARIO"),
-    "sweep": Kind("emulator.report.sweep", "Sweep", "dca emulate sweep"),
-    "scaling": Kind("emulator.report.scaling", "Scaling", "dca scaling"),
-    "learn": Kind("dca_proto.report.run", "read", "dca learn trainer.toml"),
-    "audit": Kind("emulator.report.audit", "Result", "dca audit"),
+    "swarm": PageKind("dca_proto.report.run", "read", "dca swarm"),
+    "emulation": PageKind("emulator.report.emulation", "Outcome", "dca emulate run SCENARIO"),
+    "sweep": PageKind("emulator.report.sweep", "Sweep", "dca emulate sweep"),
+    "scaling": PageKind("emulator.report.scaling", "Scaling", "dca scaling"),
+    "learn": PageKind("dca_proto.report.run", "read", "dca learn trainer.toml"),
+    "audit": PageKind("emulator.report.audit", "Result", "dca audit"),
 }
 
 

@@ -10,8 +10,20 @@ import msgspec
 
 from dca_proto.privacy.rounding import at_least
 from dca_proto.report import learned
-from dca_proto.report.blocks import Block, Folded, Items, Line, Note, Page, Section, Table, roles_table, settings, table
-from dca_proto.report.charts import Axis, Lane, Series, lines, timeline
+from dca_proto.report.blocks import (
+    Block,
+    Folded,
+    Items,
+    Line,
+    Note,
+    Page,
+    PageTable,
+    Section,
+    roles_table,
+    settings,
+    table,
+)
+from dca_proto.report.charts import Axis, Curve, TimelineRow, lines, timeline
 from dca_proto.report.formats import MIB, claimed, count, listed, seconds, size
 from dca_proto.report.tables import columns_of, lines_of
 from dca_proto.results.lost import Lost
@@ -60,7 +72,7 @@ def _of_rounds(groups: Sequence[Group], name: str, before: Mapping[str, list[str
 
 def _table(columns: Mapping[str, list[str]], title: str = "") -> list[Block]:
     rows = [*zip(*columns.values(), strict=True)]
-    return [Table([*columns], rows, title)] if rows else []
+    return [PageTable([*columns], rows, title)] if rows else []
 
 
 def tables(run: Run) -> list[Block]:
@@ -292,7 +304,7 @@ def _timeline(run: Run) -> list[Block]:
         for phase, length in round_.phases.items():
             pieces.append((at, at + length, phases.index(phase)))
             at += length
-        lanes.append(Lane(f"{ordinal}. {round_.statistic}{'' if round_.ok else ', aborted'}", pieces))
+        lanes.append(TimelineRow(f"{ordinal}. {round_.statistic}{'' if round_.ok else ', aborted'}", pieces))
     longest = max(round_.wall_s or 0.0 for round_ in timed)
     legend = {phase: place for place, phase in enumerate(phases)}
     return [timeline(lanes, 0.0, longest, legend, caption="Wall time from each round's announcement.")]
@@ -318,19 +330,19 @@ def _absence(run: Run) -> Iterator[Block]:
         yield Folded("who is missing, by number from 0 and the first digits of the id", Items(missing))
     declined = [(round_.statistic, why, count(n)) for round_ in run.rounds for why, n in round_.declined.items()]
     if declined:
-        yield Table(("round", "why", "clients"), declined, "Why clients declined")
+        yield PageTable(("round", "why", "clients"), declined, "Why clients declined")
 
 
 def _signal(round_: Round) -> Block:
     """Return a chart of the released values against the noise."""
     assert round_.value is not None, "the caller checked"
     shown = [(float(place), abs(value)) for place, value in enumerate(round_.value[:_COORDINATES_MAX], 1)]
-    series = [Series("released value, with noise", shown, 0, "", "o")]
+    series = [Curve("released value, with noise", shown, 0, "", "o")]
     if round_.exact:
         truth = [(float(place), abs(value)) for place, value in enumerate(round_.exact[:_COORDINATES_MAX], 1)]
-        series.append(Series("exact value, known to the emulation only", truth, 2, "", "s"))
+        series.append(Curve("exact value, known to the emulation only", truth, 2, "", "s"))
     level = round_.noise_sd or 0.0
-    series.append(Series("sd of the noise", [(0.5, level), (len(shown) + 0.5, level)], 1, "--"))
+    series.append(Curve("sd of the noise", [(0.5, level), (len(shown) + 0.5, level)], 1, "--"))
     caption = f"{round_.statistic}: values far above the line stand out from the noise; values near it do not."
     if len(round_.value) > _COORDINATES_MAX:
         caption += f" The first {_COORDINATES_MAX} of {count(len(round_.value))} values."

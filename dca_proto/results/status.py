@@ -30,7 +30,7 @@ class Durations(msgspec.Struct, frozen=True, kw_only=True):
     total_s: Annotated[Amount, about("All together.", unit="s")] = 0.0
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class StatedValue(msgspec.Struct, frozen=True, kw_only=True):
     """A result of a trainer's round: one of the numbers in it."""
 
     label: Annotated[str, about("Its name.")]
@@ -38,14 +38,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     noise_std: Annotated[Amount, about("Standard deviation of the privacy noise in it.")]
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class StatedResult(msgspec.Struct, frozen=True, kw_only=True):
     """A trainer's round that has a result."""
 
     at: Annotated[str, about("When.")]
     round_id: Annotated[str, about("In hexadecimal.")]
     statistic: Annotated[str, about("What was asked for.")]
     contributors: Annotated[Count, about("Contributions in the sum, or rows of data nodes, or reports.")]
-    outcomes: Annotated[list[Outcome], about("The first numbers of the result, at most four.")] = []
+    outcomes: Annotated[list[StatedValue], about("The first numbers of the result, at most four.")] = []
     more: Annotated[Count, about("How many other numbers the result has.")] = 0
 
 
@@ -155,7 +155,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
                metric=Metric("histogram", ("phase",), "phase")),
     ] = {}  # fmt: skip
     results: Annotated[
-        list[Result], about("A trainer's latest results, at most fifty, of earlier processes, too.")
+        list[StatedResult], about("A trainer's latest results, at most fifty, of earlier processes, too.")
     ] = []
     epsilon_left: Annotated[
         Amount | None, figure("epsilon left", "For one more round, at `delta`.", table=STATUS, metric=Metric("gauge"))

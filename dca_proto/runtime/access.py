@@ -39,7 +39,7 @@ _ITERATIONS = 101  # mosquitto's default; more would slow a swarm's login, and t
 _SALT_BYTES = 12
 
 
-class Member(msgspec.Struct, frozen=True):
+class BrokerUser(msgspec.Struct, frozen=True):
     """An actor that the broker lets in; its id in hexadecimal is its user name and client id.
 
     The role is `Channel.CLIENT`, `COMPUTE` or `TRAINER`. The password is printable and has at least 8 characters.
@@ -67,7 +67,7 @@ class Access(msgspec.Struct, frozen=True):
     """
 
     federation: bytes
-    members: tuple[Member, ...]
+    members: tuple[BrokerUser, ...]
     operator: str = ""
     clients: int = 0
 

@@ -38,8 +38,8 @@ from dca_proto.runtime.connection import (
     FILTERS_MAX,
     PACKET_BYTES_MAX,
     UNACKNOWLEDGED_MAX,
+    Connect,
     ConnectRefused,
-    Hello,
     Listener,
     Published,
     end_of,
@@ -57,7 +57,7 @@ _logger.setLevel(logging.CRITICAL)  # the transport reports what is wrong, once,
 class AiomqttConnection:
     """A `Connection` by aiomqtt. Each has a client of its own, so that nothing of an earlier connection is sent."""
 
-    def __init__(self, hello: Hello, listener: Listener) -> None:
+    def __init__(self, hello: Connect, listener: Listener) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         self.unacknowledged_max = UNACKNOWLEDGED_MAX if hello.version == "3.1.1" else _RECEIVE_MAXIMUM
@@ -209,7 +209,7 @@ async def _whole(work: Coroutine[Any, Any, None]) -> None:
     await working
 
 
-def _session(hello: Hello) -> dict[str, Any]:
+def _session(hello: Connect) -> dict[str, Any]:
     """Return the client's arguments that depend on the version of MQTT."""
     expiry_s = hello.session_expiry_s
     if hello.version == "3.1.1":
@@ -223,7 +223,7 @@ def _session(hello: Hello) -> dict[str, Any]:
     return {"protocol": aiomqtt.ProtocolVersion.V5, "clean_start": expiry_s == 0, "properties": properties}
 
 
-def _route(hello: Hello) -> dict[str, Any]:
+def _route(hello: Connect) -> dict[str, Any]:
     """Return the client's arguments that depend on how the broker is reached."""
     route: dict[str, Any] = {}
     if (path := hello.settings.websocket_path) is not None:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.errors import StorageError
-from dca_proto.protocol.enrolment import Entrance, Invitation
+from dca_proto.protocol.enrolment import BookedInvitation, Entrance
 from dca_proto.protocol.params import DAY_MS
 from dca_proto.runtime.files import sync_folder
 
@@ -33,6 +33,7 @@ _SCHEMA = {
 _AT_BYTES = 8
 Rows = list[tuple[str, bytes, bytes]]
 """Table, key and value of each record, as a backup has them."""
+Decide = Callable[[BookedInvitation | None, int, int], BookedInvitation | None]
 _ALL_ISSUED = "SELECT at_ms FROM issued"
 
 
@@ -40,7 +41,7 @@ class Listed(msgspec.Struct, frozen=True):
     """An invitation with the hash of its code."""
 
     code: bytes
-    invitation: Invitation
+    invitation: BookedInvitation
 
 
 class Book:
@@ -103,7 +104,7 @@ class Book:
         except sqlite3.Error as error:
             raise StorageError(f"cannot write the registrar's book {self._path}: {error}") from None
 
-    def invite(self, invited: dict[bytes, Invitation], entrance: Entrance) -> None:
+    def invite(self, invited: dict[bytes, BookedInvitation], entrance: Entrance) -> None:
         """Record new invitations, by the hash of their codes, and the entrance that their bundles have."""
         with self._changing() as database:
             database.execute(
@@ -114,8 +115,7 @@ class Book:
                 [(code, msgspec.msgpack.encode(one)) for code, one in invited.items()],
             )
 
-    def change(self, where: bytes, decide: Callable[[Invitation | None, int, int], Invitation | None], now_ms: int, *,
-               by_client: bool = False) -> None:  # fmt: skip
+    def change(self, where: bytes, decide: Decide, now_ms: int, *, by_client: bool = False) -> None:
         """Decide on one invitation, and store what was decided, in one transaction.
 
         Args:
@@ -154,7 +154,7 @@ class Book:
         except sqlite3.Error as error:
             raise StorageError(f"cannot read the registrar's book {self._path}: {error}") from None
 
-    def cancel(self, names: set[str]) -> list[Invitation]:
+    def cancel(self, names: set[str]) -> list[BookedInvitation]:
         """Cancel all invitations of these names; return them as they are now."""
         with self._changing() as database:
             chosen = [one for one in self.all() if one.invitation.name in names and not one.invitation.is_cancelled]
@@ -228,5 +228,5 @@ def _fill(draft: Path, records: Rows) -> int:
     return cancelled
 
 
-def _decoded(record: bytes) -> Invitation:
-    return msgspec.msgpack.decode(record, type=Invitation)
+def _decoded(record: bytes) -> BookedInvitation:
+    return msgspec.msgpack.decode(record, type=BookedInvitation)

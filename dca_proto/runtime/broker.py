@@ -32,8 +32,8 @@ from dca_proto.runtime.parts import PART_BYTES_DEFAULT
 from dca_proto.runtime.settings import Version
 from dca_proto.wording import to_install
 
-Kind = Literal["auto", "embedded", "mosquitto"]
-Limits = Literal["default", "large"]
+BrokerKind = Literal["auto", "embedded", "mosquitto"]
+QueueLimits = Literal["default", "large"]
 LOG_NAME = "broker.log"
 TLS_LINE = "tls_version tlsv1.2"
 """The least version."""
@@ -72,10 +72,10 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         access: let in members only, with passwords, access lists and limits (mosquitto only).
     """
 
-    kind: Kind = "auto"
+    kind: BrokerKind = "auto"
     host: str = "127.0.0.1"
     port: int = 0
-    limits: Limits = "large"
+    limits: QueueLimits = "large"
     session_expiry_s: int = SESSION_EXPIRY_S
     tls: TlsFiles | None = None
     access: Access | None = None

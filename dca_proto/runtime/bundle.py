@@ -36,7 +36,7 @@ class _BundleText(Entrance, array_like=False, frozen=True, kw_only=True, forbid_
         return Entrance(**{field: getattr(self, field) for field in Entrance.__struct_fields__})
 
 
-class Link(msgspec.Struct, frozen=True):
+class InvitationLink(msgspec.Struct, frozen=True):
     """A link to an entrance. The code is secret until it is spent."""
 
     host: str
@@ -100,9 +100,9 @@ def link_of(bundle: Bundle) -> str:
     return f"{SCHEME}{host}:{bundle.entrance.port}/{bundle.code.hex()}/{bundle.entrance.digest.hex()}"
 
 
-def parse_link(text: str) -> Link:
+def parse_link(text: str) -> InvitationLink:
     """Parse a link. Raises `UsageError`, which has no secret."""
     found = _LINK.fullmatch(text)
     if found is None or not 1 <= int(found[2]) <= 65535:
         raise UsageError("this is no invitation's link: expected dca://HOST:PORT/CODE/DIGEST, whole")
-    return Link(found[1].strip("[]"), int(found[2]), bytes.fromhex(found[3]), bytes.fromhex(found[4]))
+    return InvitationLink(found[1].strip("[]"), int(found[2]), bytes.fromhex(found[3]), bytes.fromhex(found[4]))

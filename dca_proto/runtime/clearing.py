@@ -13,7 +13,7 @@ import msgspec
 
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.runtime.aiomqtt_connection import AiomqttConnection
-from dca_proto.runtime.connection import NUMBERS, REFUSED, ConnectRefused, Hello, Listener, Published, in_words
+from dca_proto.runtime.connection import NUMBERS, REFUSED, Connect, ConnectRefused, Listener, Published, in_words
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.wording import counted
 
@@ -60,7 +60,7 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, sende
             events.put_nowait(0)
         return True
 
-    hello = Hello(
+    hello = Connect(
         msgspec.structs.replace(settings, session_expiry_s=0), f"dca-clear-{secrets.token_hex(6)}",
         settings.username, settings.read_password(), settings.tls_context(), _TIMEOUT_S,
     )  # fmt: skip

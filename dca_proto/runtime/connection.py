@@ -59,7 +59,7 @@ class Published(msgspec.Struct, frozen=True):
     number: int | None = None
 
 
-class Hello(msgspec.Struct, frozen=True):
+class Connect(msgspec.Struct, frozen=True):
     """The content of CONNECT, and where to send it.
 
     Attributes:

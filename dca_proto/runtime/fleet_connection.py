@@ -15,8 +15,8 @@ from dca_proto.runtime.connection import (
     PACKET_BYTES_MAX,
     REFUSED,
     UNACKNOWLEDGED_MAX,
+    Connect,
     ConnectRefused,
-    Hello,
     Listener,
     LostWhileConnecting,
     Published,
@@ -26,14 +26,14 @@ from dca_proto.runtime.connection import (
 from dca_proto.runtime.packets import (
     DISCONNECT,
     PINGREQ,
-    Accepted,
-    Acknowledged,
     Codec,
     Codec311,
-    Ended,
+    ConnAck,
+    Disconnect,
     Packet,
     PacketReader,
-    Subscribed,
+    PubAck,
+    SubAck,
     TooLarge,
 )
 
@@ -45,7 +45,7 @@ _UNREAD_MAX = UNACKNOWLEDGED_MAX * PACKET_BYTES_MAX
 class FleetConnection(asyncio.Protocol):
     """A `Connection` whose packets of one turn of the event loop are written together."""
 
-    def __init__(self, hello: Hello, listener: Listener) -> None:
+    def __init__(self, hello: Connect, listener: Listener) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         self._hello = hello
@@ -56,7 +56,7 @@ class FleetConnection(asyncio.Protocol):
         self._codec = codec_of(hello)
         self.unacknowledged_max = UNACKNOWLEDGED_MAX
         self.certificate_end_ms: int | None = None
-        self._answers: asyncio.Queue[Accepted | Subscribed | None] = asyncio.Queue()  # None at the end
+        self._answers: asyncio.Queue[ConnAck | SubAck | None] = asyncio.Queue()  # None at the end
         self._questions = 0  # CONNECT and SUBSCRIBE packets without an answer
         self._is_heard = True  # whether anything arrived since the last keepalive check
         self._keepalive: asyncio.TimerHandle | None = None
@@ -70,7 +70,7 @@ class FleetConnection(asyncio.Protocol):
         self._questions = 1
         self._send(self._codec.connect(self._hello))
         answer = await self._answer("connection lost while connecting", LostWhileConnecting)
-        if not isinstance(answer, Accepted):
+        if not isinstance(answer, ConnAck):
             raise TransportError("the broker sent no CONNACK packet; check that it speaks MQTT")
         if answer.code:
             raise ConnectRefused(answer.code, answer.name)
@@ -87,7 +87,7 @@ class FleetConnection(asyncio.Protocol):
         codes: list[int] = []
         for _ in starts:
             answer = await self._answer("connection lost while subscribing")
-            codes += answer.codes if isinstance(answer, Subscribed) else ()
+            codes += answer.codes if isinstance(answer, SubAck) else ()
         return codes
 
     def publish(self, number: int, topic: str, payload: bytes, retain: bool, expiry_s: int | None) -> None:
@@ -137,12 +137,12 @@ class FleetConnection(asyncio.Protocol):
         if isinstance(packet, Published):
             if self._listener.deliver(packet) and packet.number is not None:
                 self._send(self._codec.puback(packet.number))
-        elif isinstance(packet, Acknowledged):
+        elif isinstance(packet, PubAck):
             if packet.code >= REFUSED:
                 self._listener.refused(packet.number, f"{packet.name} ({packet.code})")
             else:
                 self._listener.acknowledged(packet.number)
-        elif isinstance(packet, Accepted | Subscribed):
+        elif isinstance(packet, ConnAck | SubAck):
             self._questions -= 1
             if self._questions < 0:  # nobody would ever read it
                 raise TransportError("the broker sent an answer that nobody asked for")
@@ -151,10 +151,10 @@ class FleetConnection(asyncio.Protocol):
             self._listener.dropped("too large")
             if packet.number is not None:
                 self._send(self._codec.puback(packet.number))
-        elif isinstance(packet, Ended):
+        elif isinstance(packet, Disconnect):
             self._give_up(packet.reason)
 
-    async def _answer(self, otherwise: str, lost: type[TransportError] = TransportError) -> Accepted | Subscribed:
+    async def _answer(self, otherwise: str, lost: type[TransportError] = TransportError) -> ConnAck | SubAck:
         """Wait for the broker's next answer."""
         answer = await self._answers.get()
         if answer is None:
@@ -183,7 +183,7 @@ class FleetConnection(asyncio.Protocol):
         self.connection_lost(TransportError(reason))
 
 
-def codec_of(hello: Hello) -> Codec:
+def codec_of(hello: Connect) -> Codec:
     """Return the codec of the version that both sides speak."""
     if hello.version == "3.1.1":
         return Codec311()

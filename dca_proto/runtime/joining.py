@@ -22,10 +22,10 @@ from dca_proto.protocol.enrolment import (
     Answer,
     Bundle,
     Enrolled,
+    EnrolmentRefused,
     Entrance,
+    EntranceOpened,
     EntranceWanted,
-    Opened,
-    Refused,
     Request,
     enrol_request,
     renew_request,
@@ -34,10 +34,10 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.names import check_name
 from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.runtime.aiomqtt_connection import AiomqttConnection
-from dca_proto.runtime.bundle import Link, check_entrance
+from dca_proto.runtime.bundle import InvitationLink, check_entrance
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import actor_text
-from dca_proto.runtime.connection import LOGIN_REFUSED, ConnectRefused, Hello, Listener
+from dca_proto.runtime.connection import LOGIN_REFUSED, Connect, ConnectRefused, Listener
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import (
     new_identity,
@@ -143,16 +143,16 @@ def _expires_ms(certificate: Path) -> int:
     return 0
 
 
-async def open_link(link: Link) -> Entrance:
+async def open_link(link: InvitationLink) -> Entrance:
     """Fetch the entrance of a link. Nothing secret leaves: the server is verified only by what it sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     opened = await _ask(link.host, link.port, context, EntranceWanted(link.digest))
-    if isinstance(opened, Refused):
+    if isinstance(opened, EnrolmentRefused):
         raise InputError(f"the registrar refuses this link ({opened.code}): {opened.reason}")
     with contextlib.suppress(msgspec.MsgspecError):
-        if isinstance(opened, Opened) and (entrance := opened.entrance).digest == link.digest:
+        if isinstance(opened, EntranceOpened) and (entrance := opened.entrance).digest == link.digest:
             return entrance
     raise InputError(f"{link.host}:{link.port} is not the registrar of this link; nothing was sent to it")
 
@@ -213,7 +213,7 @@ async def _enrolled(entrance: Entrance, request: Request, remedies: dict[str, st
     except (ssl.SSLError, ValueError):
         raise InputError("the invitation's CA is damaged; get the invitation again") from None
     answer = await _ask(entrance.host, entrance.port, context, request)
-    if isinstance(answer, Refused):
+    if isinstance(answer, EnrolmentRefused):
         remedy = (remedies or {}).get(answer.code, "")
         raise InputError(f"the registrar refuses ({answer.code}): {answer.reason}{remedy}")
     if not isinstance(answer, Enrolled):
@@ -265,7 +265,7 @@ async def _ask_once(host: str, port: int, context: ssl.SSLContext, request: Requ
 
 async def _admitted(settings: BrokerSettings, client: bytes) -> None:
     """Wait until the broker knows the new password: mosquitto reads it again within moments."""
-    hello = Hello(
+    hello = Connect(
         settings, client.hex(), client.hex(), settings.read_password(), settings.tls_context(), _TIMEOUT_S
     )  # fmt: skip
     for tries_left in reversed(range(_TRIES)):

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from dca_proto.errors import UsageError
-from dca_proto.results.status import Result
+from dca_proto.results.status import StatedResult
 from dca_proto.runtime.files import read_input
 
 log = structlog.get_logger("dca.results")
@@ -28,15 +28,15 @@ def results_path(store: Path) -> Path:
     return Path(f"{store}-results")
 
 
-def read_results(store: Path) -> list[Result]:
+def read_results(store: Path) -> list[StatedResult]:
     """Return the results in the file, the latest last; none if there is no file that can be read."""
     with contextlib.suppress(UsageError, ValueError):
-        found = msgspec.json.decode(read_input(results_path(store), bytes_max=_BYTES_MAX), type=list[Result])
+        found = msgspec.json.decode(read_input(results_path(store), bytes_max=_BYTES_MAX), type=list[StatedResult])
         return [one for one in found if datetime.fromisoformat(one.at).tzinfo is not None]
     return []
 
 
-def keep_results(store: Path, results: Iterable[Result]) -> None:
+def keep_results(store: Path, results: Iterable[StatedResult]) -> None:
     """Replace the file."""
     path = results_path(store)
     draft = path.with_name(f".{path.name}.{os.getpid()}")

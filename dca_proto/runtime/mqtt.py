@@ -28,9 +28,9 @@ from dca_proto.runtime.connection import (
     NUMBERS,
     REFUSED,
     UNSUPPORTED_VERSION,
+    Connect,
     Connection,
     ConnectRefused,
-    Hello,
     Listener,
     LostWhileConnecting,
     Published,
@@ -300,7 +300,7 @@ class MqttTransport:
         settings = self._settings
         if settings.certificate is not None:
             return "3.1.1"
-        hello = Hello(
+        hello = Connect(
             settings, os.urandom(16).hex(), tls=self._tls,
             answer_timeout_s=self._answer_timeout_s, version="5", is_probe=True, proxy=self._proxy,
         )  # fmt: skip
@@ -320,7 +320,7 @@ class MqttTransport:
 
     async def _connect_as(self, version: Version) -> Connection:
         settings = self._settings
-        hello = Hello(
+        hello = Connect(
             settings, self._client_id, self._username, self._password, self._tls,
             self._answer_timeout_s, version, proxy=self._proxy, will=self._will,
         )  # fmt: skip
@@ -369,7 +369,7 @@ class MqttTransport:
         self._unsent.clear()
 
 
-def connect(hello: Hello, listener: Listener) -> Connection:
+def connect(hello: Connect, listener: Listener) -> Connection:
     """Return an unopened connection of the client that the settings name."""
     if hello.settings.client == "fleet":
         return FleetConnection(hello, listener)

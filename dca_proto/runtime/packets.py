@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from dca_proto.errors import TransportError
-from dca_proto.runtime.connection import PACKET_BYTES_MAX, TOPIC_BYTES_MAX, Hello, Published
+from dca_proto.runtime.connection import PACKET_BYTES_MAX, TOPIC_BYTES_MAX, Connect, Published
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
 PINGREQ, DISCONNECT = b"\xc0\x00", b"\xe0\x00"
@@ -30,7 +30,7 @@ _REFUSALS = {
 """The return codes of MQTT 3.1.1, each with its code and name in MQTT 5."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class ConnAck(msgspec.Struct, frozen=True):
     """The broker's answer to CONNECT.
 
     Attributes:
@@ -44,7 +44,7 @@ class Accepted(msgspec.Struct, frozen=True):
     keepalive_s: int | None = None
 
 
-class Acknowledged(msgspec.Struct, frozen=True):
+class PubAck(msgspec.Struct, frozen=True):
     """The broker has taken a publish, or refuses it (`code` 128 and above)."""
 
     number: int
@@ -52,13 +52,13 @@ class Acknowledged(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class Subscribed(msgspec.Struct, frozen=True):
+class SubAck(msgspec.Struct, frozen=True):
     """The codes of the filters of a SUBSCRIBE packet."""
 
     codes: tuple[int, ...]
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Disconnect(msgspec.Struct, frozen=True):
     """The broker ends the connection, for this reason."""
 
     reason: str
@@ -70,14 +70,14 @@ class TooLarge(msgspec.Struct, frozen=True):
     number: int | None
 
 
-Packet = Accepted | Acknowledged | Subscribed | Published | TooLarge | Ended | None
+Packet = ConnAck | PubAck | SubAck | Published | TooLarge | Disconnect | None
 """A packet from the broker; None for one without content."""
 
 
 class Codec(Protocol):
     """Packets of one version of MQTT."""
 
-    def connect(self, hello: Hello) -> bytes:
+    def connect(self, hello: Connect) -> bytes:
         """Return a CONNECT packet."""
 
     def subscribe(self, number: int, topic_filters: Sequence[str]) -> bytes:
@@ -96,7 +96,7 @@ class Codec(Protocol):
 class Codec311:
     """The packets of MQTT 3.1.1."""
 
-    def connect(self, hello: Hello) -> bytes:
+    def connect(self, hello: Connect) -> bytes:
         settings = hello.settings
         clean, keepalive_s = hello.session_expiry_s == 0, settings.keepalive_s
         return connect(
@@ -122,15 +122,15 @@ class Codec311:
         if kind == PUBLISH:
             return read_publish(packet[0] & 15, packet[body:])
         if kind == PUBACK:
-            return Acknowledged(int.from_bytes(packet[body : body + 2], "big"))
+            return PubAck(int.from_bytes(packet[body : body + 2], "big"))
         if kind not in (CONNACK, SUBACK):
             return None
         if len(packet) - body < 2:
             raise TransportError("the broker sent an answer without a code; check that it speaks MQTT")
         if kind == SUBACK:
-            return Subscribed(tuple(packet[body + 2 :]))
+            return SubAck(tuple(packet[body + 2 :]))
         code = packet[body + 1]
-        return Accepted(*_REFUSALS.get(code, (128, f"unknown code {code}")))
+        return ConnAck(*_REFUSALS.get(code, (128, f"unknown code {code}")))
 
 
 def connect(

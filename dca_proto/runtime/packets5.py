@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import mqtt5
 
 from dca_proto.errors import TransportError
-from dca_proto.runtime.connection import PACKET_BYTES_MAX, UNACKNOWLEDGED_MAX, Hello, Published
-from dca_proto.runtime.packets import PUBLISH, Accepted, Acknowledged, Ended, Packet, Subscribed, puback
+from dca_proto.runtime.connection import PACKET_BYTES_MAX, UNACKNOWLEDGED_MAX, Connect, Published
+from dca_proto.runtime.packets import PUBLISH, ConnAck, Disconnect, Packet, PubAck, SubAck, puback
 
 _QOS = mqtt5.QoS.AT_LEAST_ONCE
 
@@ -16,7 +16,7 @@ _QOS = mqtt5.QoS.AT_LEAST_ONCE
 class Codec5:
     """The packets of MQTT 5."""
 
-    def connect(self, hello: Hello) -> bytes:
+    def connect(self, hello: Connect) -> bytes:
         settings = hello.settings
         if hello.is_probe:
             return mqtt5.ConnectPacket(hello.client_id, clean_start=True, keep_alive=settings.keepalive_s).write()
@@ -53,14 +53,14 @@ class Codec5:
                     raise TransportError("the broker sent a malformed packet: a PUBLISH of QoS 2")
                 return Published(found.topic, found.payload, found.retain, found.packet_id)
             case mqtt5.PubAckPacket() as found:
-                return Acknowledged(found.packet_id, int(found.reason_code), _name(found.reason_code.name))
+                return PubAck(found.packet_id, int(found.reason_code), _name(found.reason_code.name))
             case mqtt5.SubAckPacket() as found:
-                return Subscribed(tuple(map(int, found.reason_codes)))
+                return SubAck(tuple(map(int, found.reason_codes)))
             case mqtt5.ConnAckPacket() as found:
                 name = _name(found.reason_code.name)
-                return Accepted(int(found.reason_code), name, found.receive_max, found.server_keep_alive)
+                return ConnAck(int(found.reason_code), name, found.receive_max, found.server_keep_alive)
             case mqtt5.DisconnectPacket() as found:
-                return Ended(f"it ended: {_name(found.reason_code.name)} ({int(found.reason_code)})")
+                return Disconnect(f"it ended: {_name(found.reason_code.name)} ({int(found.reason_code)})")
         return None
 
 

@@ -26,14 +26,14 @@ from dca_proto.errors import DcaError, InputError, StorageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.enrolment import (
     Answer,
+    BookedInvitation,
     Decision,
     Desk,
     Enrol,
     Enrolled,
+    EnrolmentRefused,
+    EntranceOpened,
     EntranceWanted,
-    Invitation,
-    Opened,
-    Refused,
     Renew,
     Request,
     broker_password,
@@ -65,7 +65,7 @@ _LOOK_S = 5.0  # between looks at the federation file
 _REQUEST_BYTES_MAX = 1024
 
 
-class Registrar:
+class RegistrarServer:
     """Answers enrolments by a registrar's file. `run` serves until it is cancelled."""
 
     def __init__(self, file: RegistrarFile) -> None:
@@ -317,7 +317,7 @@ class Registrar:
                 reader, writer = await start_tls(transport, context, _TIMEOUT_S, _REQUEST_BYTES_MAX)
                 request = decode_request(await receive(reader, _REQUEST_BYTES_MAX))
                 answer = self.answer(request, now_ms())
-                if isinstance(answer, Refused):
+                if isinstance(answer, EnrolmentRefused):
                     await asyncio.sleep(_PAUSE_S)
                 await send(writer, answer)
                 writer.close()
@@ -340,7 +340,11 @@ class Registrar:
         match request:
             case EntranceWanted():
                 entrance = self._book.entrance(request.digest)
-                return Refused("code", "this link is unknown") if entrance is None else Opened.of(entrance)
+                return (
+                    EnrolmentRefused("code", "this link is unknown")
+                    if entrance is None
+                    else EntranceOpened.of(entrance)
+                )
             case Enrol():
                 code = code_hash(self._federation.id, request.code)
                 return self._decided(request, code, at_ms)
@@ -348,9 +352,9 @@ class Registrar:
                 return self._decided(request, request.client_key, at_ms)
 
     def _decided(self, request: Enrol | Renew, where: bytes, at_ms: int) -> Answer:
-        made: list[tuple[Decision, Invitation | None]] = []
+        made: list[tuple[Decision, BookedInvitation | None]] = []
 
-        def decide(invitation: Invitation | None, enrolled: int, issued: int) -> Invitation | None:
+        def decide(invitation: BookedInvitation | None, enrolled: int, issued: int) -> BookedInvitation | None:
             is_taken = isinstance(request, Enrol) and self._book.is_taken(request.client_key, where)
             desk = Desk(self._identity, self._federation, enrolled, issued, is_taken)
             if isinstance(request, Enrol):
@@ -368,12 +372,12 @@ class Registrar:
             self.write_lists()  # not after a repeat, with which a client could keep this and mosquitto busy
         return decision.answer
 
-    def _log(self, decision: Decision, invitation: Invitation | None) -> None:
+    def _log(self, decision: Decision, invitation: BookedInvitation | None) -> None:
         name = invitation.name if invitation is not None else ""
         if decision.is_alarm:
             assert invitation is not None, "somebody used its code"
             log.error("a code was used twice", name=name, first=actor_id(invitation.client_key).hex())
-        elif isinstance(decision.answer, Refused):
+        elif isinstance(decision.answer, EnrolmentRefused):
             self._refused[decision.answer.code] += 1
             log.warning("refused", code=decision.answer.code, name=name)
         else:

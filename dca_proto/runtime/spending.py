@@ -15,7 +15,7 @@ from dca_proto.errors import InputError, UsageError
 from dca_proto.privacy import accounting
 from dca_proto.protocol import charges, sessions
 from dca_proto.protocol import ledger as records
-from dca_proto.protocol.client.round import DeclinedRound, Declines
+from dca_proto.protocol.client.round import DeclinedRound, DeclinedRounds
 from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Charge, Ledger
@@ -159,7 +159,7 @@ def _view(store: Path, fields: Mapping[str, Any], key: bytes | None = None) -> L
         raise InputError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
     try:
         spent = Ledger(_sound(decoded(kind, value, Charge)) for _, kind, _, value in rows if kind == records.TABLE)
-        declined = tuple(map(_dated, Declines([row[1:] for row in rows]).rounds))
+        declined = tuple(map(_dated, DeclinedRounds([row[1:] for row in rows]).rounds))
         mark = mark_of(row[1:] for row in rows)
     except UsageError as error:
         raise InputError(f"store {store}: {error}") from None

@@ -70,7 +70,7 @@ Place = tuple[bytes, str, bytes]
 """Owner, table and key of a record."""
 
 
-class Record(NamedTuple):
+class StoreRecord(NamedTuple):
     """A value stored by a `Persist`, under a table and key; actors are built from such records."""
 
     table: str
@@ -84,7 +84,7 @@ class Record(NamedTuple):
 class Store(Protocol):
     """One actor's records."""
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[StoreRecord]:
         """All records, ordered by table and key."""
 
     async def commit(self, writes: Sequence[Write]) -> None:
@@ -128,12 +128,12 @@ class SqliteStore:
         """Return the store of one of many actors."""
         return _View(self, namespace)
 
-    def load(self, namespace: bytes = b"") -> list[Record]:
+    def load(self, namespace: bytes = b"") -> list[StoreRecord]:
         """Return the records of one view. Call it at the start, before any commit."""
         query = "SELECT kind, key, value FROM records WHERE namespace = ? ORDER BY kind, key"
         with _explained(self.path):
             rows = self._connection.execute(query, (namespace,))
-            return [Record(sys.intern(kind), key, value) for kind, key, value in rows]
+            return [StoreRecord(sys.intern(kind), key, value) for kind, key, value in rows]
 
     async def commit(self, writes: Sequence[Write], namespace: bytes = b"") -> None:
         """Join the next transaction."""
@@ -234,7 +234,7 @@ class _View:
         self._database = database
         self._namespace = namespace
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[StoreRecord]:
         return self._database.load(self._namespace)
 
     async def commit(self, writes: Sequence[Write]) -> None:
@@ -252,9 +252,9 @@ class MemoryStore:
         """Return the store of one of many actors."""
         return self._views.setdefault(namespace, MemoryStore())
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[StoreRecord]:
         """See `Store`."""
-        return [Record(table, key, value) for (table, key), value in sorted(self._records.items())]
+        return [StoreRecord(table, key, value) for (table, key), value in sorted(self._records.items())]
 
     async def commit(self, writes: Sequence[Write]) -> None:
         """See `Store`."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol import facts
 from dca_proto.results.round import estimates
-from dca_proto.results.status import PHASE_S, Durations, Outcome, Result
+from dca_proto.results.status import PHASE_S, Durations, StatedResult, StatedValue
 from dca_proto.wording import printable
 
 OTHER = "other"
@@ -67,7 +67,7 @@ class Tally:
         self._phases: dict[str, Bins] = {}
         self.contributions = self.unproven = 0
         self.declines = Names()
-        self.results: deque[Result] = deque(maxlen=_RESULTS_MAX)
+        self.results: deque[StatedResult] = deque(maxlen=_RESULTS_MAX)
 
     @property
     def ended(self) -> dict[str, dict[str, int]]:
@@ -161,19 +161,19 @@ def why_failed(fact: facts.RoundFailed) -> str:
     return next((kind for kind, is_so in kinds.items() if is_so), "too few" if fact.needed is not None else OTHER)
 
 
-def result_of(at: str, aggregate: NoisyAggregate) -> Result:
+def result_of(at: str, aggregate: NoisyAggregate) -> StatedResult:
     """Return the record of a result; without numbers, if they cannot be estimated from this sum alone."""
-    shown: list[Outcome] = []
+    shown: list[StatedValue] = []
     more = 0
     with contextlib.suppress(ArithmeticError, ValueError, LookupError):
         found = estimates(aggregate)
         finite = [one for one in found if abs(one.value) <= _VALUE_MAX and one.noise_std <= _VALUE_MAX]
         shown = [
-            Outcome(label=printable(one.label), value=one.value, noise_std=one.noise_std)
+            StatedValue(label=printable(one.label), value=one.value, noise_std=one.noise_std)
             for one in finite[:_OUTCOMES_MAX]
         ]
         more = len(found) - len(shown)
-    return Result(
+    return StatedResult(
         at=at,
         round_id=aggregate.round_id.hex(),
         statistic=printable(aggregate.statistic),

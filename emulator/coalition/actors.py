@@ -22,17 +22,17 @@ from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Channel, Persist, Write
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from emulator.claim import VICTIM
-from emulator.coalition.dependence import Tally
+from emulator.coalition.dependence import SeenCounts
 from emulator.coalition.members import Party
-from emulator.coalition.programme import Seen
-from emulator.coalition.view import Integers, SeenRound, View, without_masks
-from emulator.coalition.worlds import Setting, World
+from emulator.coalition.programme import SeenSums
+from emulator.coalition.view import Integers, RoundView, SeenRound, without_masks
+from emulator.coalition.worlds import Setting, Worlds
 from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.link import IDEAL, LinkOptions
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator
-from emulator.sim.world import World as Swarm
+from emulator.sim.world import World
 from emulator.wire import Accepted, decode_accepted
 
 _NAME_CHARS = 20
@@ -84,7 +84,7 @@ class Actors:
         view: the coalition's view of the latest round.
     """
 
-    def __init__(self, world: World, side: int, seed: str, link: LinkOptions) -> None:
+    def __init__(self, world: Worlds, side: int, seed: str, link: LinkOptions) -> None:
         name = f"audit-{digest(b'dca-audit', seed.encode()).hex()[:_NAME_CHARS]}"
         clients, dimension = range(world.setting.clients), world.validated.dimension
         self._world = world
@@ -93,10 +93,10 @@ class Actors:
         self._party = Party(world, side, name)
         self._simulator = Simulator(name, federation=self._party.federation.id, link=link, keep_facts_max=0)
         colluding = self._party.computes[: world.setting.coalition.computes]
-        self.view = View(self._simulator, self._party, colluding, dimension)
+        self.view = RoundView(self._simulator, self._party, colluding, dimension)
         self._all = Kept(self._party.federation.id, dimension)
         self._simulator.observers += [self.view, self._all]
-        self._swarm = Swarm(self._party, self._simulator)
+        self._swarm = World(self._party, self._simulator)
         self._simulator.run(self._simulator.now_ms + _SESSIONS_MS)
 
     def run_round(self) -> SeenRound:
@@ -142,7 +142,7 @@ class Actors:
         return np.rint(ended.aggregate.value / self._world.validated.unit).astype(np.int64)
 
 
-def judged_clients(world: World, seed: str) -> list[int]:
+def judged_clients(world: Worlds, seed: str) -> list[int]:
     """Return the honest clients of a federation whose single noises are judged; other seeds give others."""
     first, count = int.from_bytes(digest(b"dca-judged", seed.encode())[:4], "big"), len(world.honest)
     return sorted(world.honest[(first + step) % count] for step in range(min(count, NOISES_MAX)))
@@ -176,7 +176,7 @@ class ActorRounds:
         self._planned = deque((call, self._batches(*call)) for call in plan)
         self._ahead = self._run([batch for _, batches in self._planned for batch in batches])
 
-    def run_rounds(self, side: int, runs: int) -> Iterator[Seen]:
+    def run_rounds(self, side: int, runs: int) -> Iterator[SeenSums]:
         if not self._planned:
             yield from self._run(self._batches(side, runs))
             return
@@ -189,16 +189,16 @@ class ActorRounds:
     def _batches(self, side: int, runs: int) -> list[tuple[int, int, str]]:
         return [(side, min(_BATCH, runs - first), self._random(KEY_BYTES).hex()) for first in range(0, runs, _BATCH)]
 
-    def _run(self, batches: list[tuple[int, int, str]]) -> Iterator[Seen]:
+    def _run(self, batches: list[tuple[int, int, str]]) -> Iterator[SeenSums]:
         if self._engine is None:
             return map(self._work, batches)
         return (done.value() for done in self._engine.map(self._work, batches, ordered=True))
 
 
-def _run_batch(setting: Setting, batch: tuple[int, int, str]) -> Seen:
+def _run_batch(setting: Setting, batch: tuple[int, int, str]) -> SeenSums:
     """Run the rounds of a batch: the world's side, the number of runs, and the seed."""
     side, runs, seed = batch
-    world, tally = World(setting), Tally()
+    world, tally = Worlds(setting), SeenCounts()
     actors = Actors(world, side, seed, IDEAL)
     rests: list[Integers] = []
     noises: list[Integers] = []
@@ -211,7 +211,7 @@ def _run_batch(setting: Setting, batch: tuple[int, int, str]) -> Seen:
         noises += seen.noises.values()
         places += [(client, f"{seed}/{run}") for client in seen.noises]
     shape = (-1, world.validated.dimension)
-    return Seen(
+    return SeenSums(
         np.array(rests, dtype=np.int64).reshape(shape),
         np.array(noises, dtype=np.int64).reshape(shape),
         tuple(client for client, _ in places),
@@ -220,7 +220,7 @@ def _run_batch(setting: Setting, batch: tuple[int, int, str]) -> Seen:
     )
 
 
-def same_traffic(world: World, seed: str) -> tuple[bool, View, SeenRound]:
+def same_traffic(world: Worlds, seed: str) -> tuple[bool, RoundView, SeenRound]:
     """Return whether both worlds have the same messages, and the view and the last round of world 0.
 
     The links of these rounds delay, repeat and reorder.

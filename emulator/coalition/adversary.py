@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from dca_proto.errors import UsageError
 from emulator.claim import VICTIM
 from emulator.coalition.bounds import Samples, Scatter
-from emulator.coalition.dependence import WORDS_MIN, Tally
-from emulator.coalition.programme import Programme, Rounds, Seen
-from emulator.coalition.rows import Gaussian, Law, Rows, Uniforms
-from emulator.coalition.worlds import Setting, World
+from emulator.coalition.dependence import WORDS_MIN, SeenCounts
+from emulator.coalition.programme import AuditedRounds, Programme, SeenSums
+from emulator.coalition.rows import GaussianLaw, Law, Rows, Uniforms
+from emulator.coalition.worlds import Setting, Worlds
 from emulator.shape import Shape
 
 Progress = Callable[[int], None]
@@ -49,7 +49,7 @@ _DITHER = 0  # seeds the signs of lines, and what makes the places of noise cont
 _RIDGE = 1e-9  # part of the largest eigenvalue, added so that Σ⁻¹ stays finite; a line without noise still dominates
 
 
-class Adversary:
+class Attacker:
     """Subtracts what a coalition knows from what it sees.
 
     Args:
@@ -59,7 +59,7 @@ class Adversary:
         step: x - x' as released, shape ``(world.size,)``, in the statistic's units.
     """
 
-    def __init__(self, world: World, programme: Programme) -> None:
+    def __init__(self, world: Worlds, programme: Programme) -> None:
         zero, one = (programme.encode(world, VICTIM, side) for side in (0, 1))
         others = [] if world.setting.has_all_computes else [one for one in world.honest if one != VICTIM]
         self._others = sum((programme.encode(world, client, 0) for client in others), np.zeros_like(zero))
@@ -69,7 +69,7 @@ class Adversary:
         self._unit = world.validated.unit
         self.step = np.asarray((zero - one) * self._unit, dtype=np.float64)
 
-    def residual(self, seen: Seen) -> NDArray[np.float64]:
+    def residual(self, seen: SeenSums) -> NDArray[np.float64]:
         """Return the rest of each run, ±step/2 plus noise: shape ``(runs, world.size)``, in the statistic's units."""
         rest: NDArray[np.float64] = ((seen.rest - self._others) - self._middle - self._mean) * self._unit
         return rest
@@ -86,11 +86,11 @@ class Adversary:
         """Return the law of the noise of so many clients."""
         statement = self._world.validated.statement
         if statement is None:
-            return Gaussian(clients * self._world.validated.noise_variance)
+            return GaussianLaw(clients * self._world.validated.noise_variance)
         numbers, bits = statement.noises, statement.noise_bits
         return Uniforms(clients * numbers, bits, clients * (numbers * ((1 << bits) - 1) // 2))
 
-    def judge(self, judges: tuple[Rows, Rows], noise: NDArray[np.float64], seen: Seen) -> None:
+    def judge(self, judges: tuple[Rows, Rows], noise: NDArray[np.float64], seen: SeenSums) -> None:
         """Judge the noise of some runs, in the statistic's units, and the noises of single clients.
 
         The few rounds of real actors wait to be compared with those of other federations, until the judges are flushed.
@@ -115,7 +115,7 @@ class Observations(NamedTuple):
 
     samples: Samples
     noise: Scatter
-    tally: Tally
+    tally: SeenCounts
 
 
 class Experiment(NamedTuple):
@@ -132,7 +132,7 @@ class Experiment(NamedTuple):
     noise: Scatter
     shape: Shape
     lines: NDArray[np.float64]
-    tally: Tally
+    tally: SeenCounts
 
     @property
     def has_sums(self) -> bool:
@@ -141,7 +141,7 @@ class Experiment(NamedTuple):
 
 
 def experiment(
-    rounds: Rounds, adversary: Adversary, pilot: int, runs: int, progress: Progress = lambda done: None
+    rounds: AuditedRounds, adversary: Attacker, pilot: int, runs: int, progress: Progress = lambda done: None
 ) -> Experiment:
     """Run the survey, `pilot` and `runs` runs in each world. `progress` is called with the number of runs just done."""
     step, survey = adversary.step, survey_runs(adversary.step.size, pilot)
@@ -158,8 +158,8 @@ def experiment(
 
 
 def observe(
-    rounds: Rounds,
-    adversary: Adversary,
+    rounds: AuditedRounds,
+    adversary: Attacker,
     line: NDArray[np.float64],
     runs: int,
     progress: Progress = lambda done: None,
@@ -169,7 +169,7 @@ def observe(
 
     `judges`: of the shape of the noise left, and of single clients' noise; they get the first runs of each world.
     """
-    noise, tally = Scatter(adversary.step.size), Tally()
+    noise, tally = Scatter(adversary.step.size), SeenCounts()
     samples: tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]] = ([], [])
     for side, signal in ((0, adversary.step / 2), (1, -adversary.step / 2)):
         first = 0
@@ -236,7 +236,7 @@ def least_runs(setting: Setting, protocol: bool) -> int:
     if not protocol or not setting.coalition.computes:
         return least
     part = min(1.0, setting.coalition.computes / (_SPARE * setting.computes))
-    return max(least, math.ceil(WORDS_MIN / (part * World(setting).validated.dimension)))
+    return max(least, math.ceil(WORDS_MIN / (part * Worlds(setting).validated.dimension)))
 
 
 def require_runs(setting: Setting, runs: int, least: int, protocol: bool) -> None:

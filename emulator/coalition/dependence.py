@@ -61,7 +61,7 @@ def _none() -> tuple[Counts, Counts]:
     return np.zeros((8, 256), dtype=np.int64), np.zeros((8, 256), dtype=np.int64)
 
 
-class Tally:
+class SeenCounts:
     """Counts of what a coalition sees of the messages of some rounds, in both worlds.
 
     Attributes:
@@ -87,7 +87,7 @@ class Tally:
             for place in (0, 1):
                 self._given[place][:] += byte_counts(seen.victim[is_high == bool(place)])
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: SeenCounts) -> None:
         """Add the counts of other rounds."""
         self.rounds, self.released = self.rounds + other.rounds, self.released + other.released
         for name, worlds in other._counts.items():

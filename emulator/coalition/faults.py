@@ -19,7 +19,7 @@ from dca_proto.statistics.contribution import contribution
 from dca_proto.wording import nearest
 from emulator.claim import VICTIM
 from emulator.coalition.programme import Programme
-from emulator.coalition.worlds import Setting, World, default_coalition, of_release
+from emulator.coalition.worlds import Setting, Worlds, default_coalition, of_release
 
 RUNS_MIN = 20_000
 """The least number of runs that detects every fault: the smallest lowers a variance by 8 %, 11 standard errors."""
@@ -56,7 +56,7 @@ class NoiseScaledByN(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting) if setting.honest > 1 else _small(setting)
 
-    def noise_variance(self, world: World) -> int:
+    def noise_variance(self, world: Worlds) -> int:
         return math.ceil(world.validated.noise_variance / world.validated.honest)
 
 
@@ -76,7 +76,7 @@ class OmittedNoise(Programme):
     def silent(self, setting: Setting) -> int:
         return setting.tolerate + 1
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         if client in world.honest[1 : 1 + self.silent(world.setting)]:
             return np.zeros((runs, world.size), dtype=np.int64)
         return super().noise(world, client, runs, random)
@@ -91,12 +91,12 @@ class ClipAfterNoise(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _small(setting, reach=_REACH)
 
-    def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
+    def encode(self, world: Worlds, client: int, side: int) -> NDArray[np.int64]:
         bound = world.setting.bound * world.setting.reach
         wide = msgspec.structs.replace(world.validated.statistic, bound=(bound,) * world.setting.columns)
         return contribution(wide, world.row(client, side), world.request.rows_max, world.request.fraction_bits)
 
-    def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
+    def contribute(self, world: Worlds, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
         bound = world.validated.sensitivity.bound
         clipped: NDArray[np.int64] = np.clip(value + noise, -bound, bound)
         return clipped
@@ -111,11 +111,11 @@ class ReusedNoise(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting, rounds=2)
 
-    def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
+    def encode(self, world: Worlds, client: int, side: int) -> NDArray[np.int64]:
         first = world.encode(world.row(client, side))
         return np.concatenate([first, first // 2])
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         return np.tile(super().noise(world, client, runs, random)[:, : world.validated.dimension], 2)
 
 
@@ -128,7 +128,7 @@ class BareCoordinate(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting, columns=max(setting.columns, 2))
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         noise = super().noise(world, client, runs, random)
         step = self.encode(world, VICTIM, 0) - self.encode(world, VICTIM, 1)
         noise[:, np.argmax(np.abs(step))] = 0
@@ -144,7 +144,7 @@ class CorrelatedNoise(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting, statistic="regression", columns=max(setting.columns, 3))
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         noise = super().noise(world, client, runs, random)
         noise[:] = noise[:, :1]
         return noise
@@ -159,7 +159,7 @@ class PositiveNoise(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting)
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         return np.abs(super().noise(world, client, runs, random))
 
 
@@ -175,7 +175,7 @@ class ClippedNoise(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting)
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         most = _CLIPPED_AT * math.isqrt(self.noise_variance(world))
         return np.clip(super().noise(world, client, runs, random), -most, most)
 
@@ -189,7 +189,7 @@ class PartOfNoise(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return of_release(setting)
 
-    def noise_variance(self, world: World) -> int:
+    def noise_variance(self, world: Worlds) -> int:
         return math.ceil(world.validated.noise_variance / _NODES)
 
 
@@ -203,7 +203,7 @@ class ClassicalSigma(Programme):
         short = self._variance(setting) < 0.92 / accounting.mu_of(setting.epsilon, setting.delta) ** 2
         return _plain(setting) if short else _plain(setting, epsilon=10.0, delta=1e-4)
 
-    def noise_variance(self, world: World) -> int:
+    def noise_variance(self, world: Worlds) -> int:
         sensitivity = world.validated.sensitivity.l2
         return math.ceil(self._variance(world.setting) * sensitivity**2 / world.validated.honest)
 
@@ -221,7 +221,7 @@ class PublishedStdSensitivity(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting, statistic="second-moments", bound=max(setting.bound, _OVERSIZED))
 
-    def noise_variance(self, world: World) -> int:
+    def noise_variance(self, world: Worlds) -> int:
         published = math.ldexp(math.sqrt(world.setting.columns) * world.setting.bound, world.request.fraction_bits)
         validated = world.validated
         return accounting.share_variance(published, validated.mu, validated.honest, validated.dimension)

@@ -41,12 +41,12 @@ from emulator.coalition.bounds import (
     mu_lower,
     noticeable,
 )
-from emulator.coalition.dependence import Tally, Test, joint_p_value
+from emulator.coalition.dependence import SeenCounts, Test, joint_p_value
 from emulator.coalition.programme import Programme
 from emulator.coalition.uniformity import View, bonferroni
 from emulator.coalition.uniformity import joint_p_value as joint_p_of_views
 from emulator.coalition.view import SeenRound, observations
-from emulator.coalition.worlds import Setting, World
+from emulator.coalition.worlds import Setting, Worlds
 from emulator.trials.rehearsal import leaked_secrets
 
 STANDS, REFUTED, NOT_COVERED = "stands", "refuted", "not covered"
@@ -203,7 +203,7 @@ class _Evidence(NamedTuple):
     lines: int
     p_values: dict[str, float | None]
 
-    def against(self, world: World, false_alarm: float) -> tuple[str, ...]:
+    def against(self, world: Worlds, false_alarm: float) -> tuple[str, ...]:
         """Return the kinds of evidence; a correct program shows any with probability `false_alarm` at most."""
         risk, epsilon, delta = false_alarm / KINDS, world.setting.epsilon, world.setting.delta
         kinds = {name: p_value is not None and p_value < risk for name, p_value in self.p_values.items()}
@@ -227,14 +227,14 @@ class Watched(NamedTuple):
     same_law_p: float | None
 
 
-def watch(world: World, seed: str, same_law_p: float | None) -> Watched:
+def watch(world: Worlds, seed: str, same_law_p: float | None) -> Watched:
     """Run a few rounds over bad links, and trials that search for secrets."""
     same, view, once = same_traffic(world, seed)
     return Watched([*observations(world.setting, view)], same, once, leaked_secrets(world.setting, seed), same_law_p)
 
 
 def find(
-    world: World,
+    world: Worlds,
     programme: Programme,
     seen: Experiment,
     views: Sequence[View],
@@ -294,7 +294,7 @@ def is_short(noise: Noise, epsilon: float) -> bool:
     return has_less or noise.epsilon is None or noise.epsilon > epsilon * (1 + _ROUNDING)
 
 
-def plan_of(world: World, programme: Programme) -> Noise:
+def plan_of(world: Worlds, programme: Programme) -> Noise:
     """Return the noises that hide the victim, by the plan."""
     setting, unit = world.setting, world.validated.unit
     variance = (setting.unknown_noises * world.validated.noise_variance - _SMOOTHING) * unit**2 / setting.rounds
@@ -312,7 +312,7 @@ def plan_of(world: World, programme: Programme) -> Noise:
     )
 
 
-def _verified_epsilon(world: World, statement: Statement) -> float | None:
+def _verified_epsilon(world: Worlds, statement: Statement) -> float | None:
     """Return the ε that the planned noise of verified sums implies with its slack; None if it has too few numbers."""
     setting, size = world.setting, world.validated.dimension
     if setting.unknown_noises * statement.noises < UNIFORMS_MIN:
@@ -324,7 +324,7 @@ def _verified_epsilon(world: World, statement: Statement) -> float | None:
 
 
 def _attack(
-    world: World, seen: Experiment, noise: Sequence[Spread], least: int, confidence: float
+    world: Worlds, seen: Experiment, noise: Sequence[Spread], least: int, confidence: float
 ) -> tuple[Attack, tuple[Errors, Errors]]:
     """Return what the guesses prove, and the errors at the two thresholds. `least`: the place of the least noise."""
     delta, count, mean = world.setting.delta, len(noise), seen.noise.mean
@@ -355,7 +355,7 @@ def _attack(
     ), (gdp, cp)
 
 
-def _messages(world: World, seen: Experiment, watched: Watched) -> Messages:
+def _messages(world: Worlds, seen: Experiment, watched: Watched) -> Messages:
     setting, tally = world.setting, seen.tally
     return Messages(
         sees=watched.sees,
@@ -371,7 +371,7 @@ def _messages(world: World, seen: Experiment, watched: Watched) -> Messages:
     )
 
 
-def _recovered(world: World, tally: Tally, once: SeenRound) -> Recovered:
+def _recovered(world: Worlds, tally: SeenCounts, once: SeenRound) -> Recovered:
     unit, deviation = world.validated.unit, world.validated.noise_std
     assert once.victim is not None, "all Compute nodes hold every contribution"
 

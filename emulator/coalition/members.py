@@ -20,13 +20,13 @@ from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.policy import Policy
 from dca_proto.testing import TestFederation, seeded
-from emulator.coalition.worlds import World
+from emulator.coalition.worlds import Worlds
 
 _COMPUTES_UNUSED = 2
 _UNLIMITED = 1e9  # ε of a period: many repetitions must not exhaust the budget
 
 
-class Recording(DistributedDiscreteGaussian):
+class RecordingMechanism(DistributedDiscreteGaussian):
     """The production mechanism, which also records its draws for the coalition."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Party(TestFederation):
         spy: the mechanism of the revealing clients, which records their noise.
     """
 
-    def __init__(self, world: World, side: int, name: str) -> None:
+    def __init__(self, world: Worlds, side: int, name: str) -> None:
         setting = world.setting
         policy = Policy(
             clients_min=1,
@@ -98,7 +98,7 @@ class Party(TestFederation):
             name=name,
             policy=policy,
         )
-        self.spy = Recording()
+        self.spy = RecordingMechanism()
         self._world = world
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:

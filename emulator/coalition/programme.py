@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from dca_proto.crypto.sealing import KEY_BYTES, Random, expand
 from dca_proto.privacy.noise import discrete_gaussian
 from emulator.claim import VICTIM
-from emulator.coalition.worlds import Setting, World
+from emulator.coalition.worlds import Setting, Worlds
 
 if TYPE_CHECKING:
-    from emulator.coalition.dependence import Tally
+    from emulator.coalition.dependence import SeenCounts
 
 _BATCH_WORDS = 1 << 17
 
 
-class Seen(NamedTuple):
+class SeenSums(NamedTuple):
     """What a coalition sees of some rounds, in grid units.
 
     Attributes:
@@ -40,13 +40,13 @@ class Seen(NamedTuple):
     drawn: NDArray[np.int64]
     clients: tuple[int, ...] = ()
     rounds: tuple[str, ...] = ()
-    tally: Tally | None = None
+    tally: SeenCounts | None = None
 
 
-class Rounds(Protocol):
+class AuditedRounds(Protocol):
     """Runs rounds to be audited."""
 
-    def run_rounds(self, side: int, runs: int) -> Iterator[Seen]:
+    def run_rounds(self, side: int, runs: int) -> Iterator[SeenSums]:
         """Yield `runs` independent runs in world `side`, 0 or 1, in batches."""
 
 
@@ -72,15 +72,15 @@ class Programme:
         """Return how many clients outside the coalition add no noise."""
         return 0
 
-    def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
+    def encode(self, world: Worlds, client: int, side: int) -> NDArray[np.int64]:
         """Return a client's values before noise, shape ``(world.size,)``."""
         return np.tile(world.encode(world.row(client, side)), world.setting.rounds)
 
-    def noise_variance(self, world: World) -> int:
+    def noise_variance(self, world: Worlds) -> int:
         """Return S, the variance of a client's noise, in squared grid units."""
         return world.validated.noise_variance
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         """Return a client's noise in `runs` runs, shape ``(runs, world.size)``."""
         if (statement := world.validated.statement) is not None:
             part = self.noise_variance(world) / world.validated.noise_variance
@@ -92,7 +92,7 @@ class Programme:
             drawn = sampler.sample(runs * world.size, random(KEY_BYTES))
         return drawn.reshape(runs, world.size)
 
-    def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
+    def contribute(self, world: Worlds, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the contribution, before it is masked."""
         return value + noise
 
@@ -119,13 +119,13 @@ class IdealRounds:
         world: what is summed. programme: what clients do. random: for the noise keys, one per client and batch.
     """
 
-    def __init__(self, world: World, programme: Programme, random: Random) -> None:
+    def __init__(self, world: Worlds, programme: Programme, random: Random) -> None:
         self._world = world
         self._programme = programme
         self._random = random
         self._values = [{client: programme.encode(world, client, side) for client in world.honest} for side in (0, 1)]
 
-    def run_rounds(self, side: int, runs: int) -> Iterator[Seen]:
+    def run_rounds(self, side: int, runs: int) -> Iterator[SeenSums]:
         world, programme = self._world, self._programme
         batch = max(1, _BATCH_WORDS // world.size)
         for first in range(0, runs, batch):
@@ -134,4 +134,4 @@ class IdealRounds:
             for client in world.honest:
                 drawn[client] = programme.noise(world, client, count, self._random)
                 rest += programme.contribute(world, self._values[side][client], drawn[client])
-            yield Seen(rest, drawn[VICTIM])
+            yield SeenSums(rest, drawn[VICTIM])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.shape import Places, Shape, Table, Values, largest_of_gaussian, of_gaussian
+from emulator.shape import NoiseTable, Places, Shape, Values, largest_of_gaussian, of_gaussian
 
 _RANDOM_LINES = 4
 _ROWS_WAIT_MIN, _VALUES_WAIT = 16, 1 << 16
@@ -33,7 +33,7 @@ class Law(Protocol):
         """
 
 
-class Gaussian(NamedTuple):
+class GaussianLaw(NamedTuple):
     """Discrete Gaussian noise of this variance."""
 
     variance: float
@@ -124,7 +124,7 @@ class Rows:
         """Count some rows at once, which are compared with each other if their clients and rounds are given."""
         law, size, dither = self._law, noise.shape[1], self._dither
         places = law.places(noise, 1, 1, dither)
-        self.shape.count(Table(self._name, places, noise, law.largest, None, clients, rounds), dither)
+        self.shape.count(NoiseTable(self._name, places, noise, law.largest, None, clients, rounds), dither)
         if size == 1:
             return
         for name, line in self._lines.items():

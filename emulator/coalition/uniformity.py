@@ -31,7 +31,7 @@ from dca_proto.crypto.shares import pads_of, random_bits, uniform_elements
 from dca_proto.results.figure import about
 from emulator.claim import VICTIM
 from emulator.coalition.programme import Programme
-from emulator.coalition.worlds import World
+from emulator.coalition.worlds import Worlds
 
 _ROUNDS = 32
 _OPENED, _POINTS = 640, 8  # contributions whose proofs are opened, at so many points
@@ -47,7 +47,7 @@ class View(msgspec.Struct, frozen=True):
     p_value: Annotated[float, about("Of all its chi-squared tests together.")]
 
 
-def views(world: World, programme: Programme, random: Random) -> list[View]:
+def views(world: Worlds, programme: Programme, random: Random) -> list[View]:
     """Test the views of a coalition with Compute nodes, if it has any, and one is outside of it."""
     nodes, colluding = world.setting.computes, world.setting.coalition.computes
     if not 0 < colluding < nodes:
@@ -64,7 +64,7 @@ def views(world: World, programme: Programme, random: Random) -> list[View]:
     return tested
 
 
-def _views_of_proofs(world: World, statement: Statement, programme: Programme, random: Random) -> list[View]:
+def _views_of_proofs(world: Worlds, statement: Statement, programme: Programme, random: Random) -> list[View]:
     nodes, colluding, tested = world.setting.computes, world.setting.coalition.computes, []
     for side in (0, 1):
         x = statement.clipped(programme.encode(world, VICTIM, side)[: world.validated.dimension])

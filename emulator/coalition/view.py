@@ -24,7 +24,7 @@ from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.protocol.lists import clients_of
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
-from dca_proto.protocol.trainer.round import StoredRound
+from dca_proto.protocol.trainer.round import StoredTrainerRound
 from dca_proto.protocol.wire.codec import decode_body
 from dca_proto.protocol.wire.messages import Answer, PartialSum, Sealed
 from dca_proto.wording import counted
@@ -65,7 +65,7 @@ class SeenRound(msgspec.Struct, frozen=True):
     noises: dict[int, Integers]
 
 
-class Message(NamedTuple):
+class SeenMessage(NamedTuple):
     """A message at the broker. `at_us`: microseconds since the start. `role`: the sender's. `size`: in bytes.
 
     `to` is empty for a broadcast that has not been delivered.
@@ -79,7 +79,7 @@ class Message(NamedTuple):
     size: int
 
 
-class View(Observer):
+class RoundView(Observer):
     """The view of one round.
 
     Args:
@@ -109,8 +109,8 @@ class View(Observer):
         self.kept: dict[bytes, HeldContribution] = {}
         self.from_peers = 0
         self.partials: dict[bytes, RingVector] = {}
-        self.sent: list[Message] = []
-        self.delivered: list[Message] = []
+        self.sent: list[SeenMessage] = []
+        self.delivered: list[SeenMessage] = []
         self.ended: RoundCompleted | RoundFailed | None = None
         self.declined: Declined | None = None
 
@@ -154,15 +154,15 @@ class View(Observer):
                 case Persist(table, _, value) if is_ours and table == LISTS:
                     self.clients.update(clients_of(decoded(LISTS, value, StoredList).entries))
                 case Persist(table, _, value) if process.id == self._trainer and table == TRAINER_ROUNDS:
-                    for compute, frame in decoded(TRAINER_ROUNDS, value, StoredRound).partials:
+                    for compute, frame in decoded(TRAINER_ROUNDS, value, StoredTrainerRound).partials:
                         partial = decode_body(frame.body)
                         assert isinstance(partial, PartialSum), "the trainer has checked it"
                         self.partials[compute] = words_in(partial.vector)
 
-    def _log(self, log: list[Message], sender: bytes, channel: str, to: bytes, payload: bytes) -> None:
+    def _log(self, log: list[SeenMessage], sender: bytes, channel: str, to: bytes, payload: bytes) -> None:
         simulator = self._simulator
         at_us = simulator.now_us - simulator.start_ms * US
-        log.append(Message(at_us, simulator.processes[sender].role.value, sender, channel, to, len(payload)))
+        log.append(SeenMessage(at_us, simulator.processes[sender].role.value, sender, channel, to, len(payload)))
 
 
 def without_masks(
@@ -182,7 +182,7 @@ def without_masks(
     return total
 
 
-def observations(setting: Setting, view: View) -> Iterator[str]:
+def observations(setting: Setting, view: RoundView) -> Iterator[str]:
     """Yield everything that the coalition's members see of a round, item by item, with figures."""
     coalition = setting.coalition
     if coalition.clients:
@@ -201,7 +201,7 @@ def observations(setting: Setting, view: View) -> Iterator[str]:
         yield from (f"broker: {item}" for item in _at_broker(view.sent))
 
 
-def _at_nodes(setting: Setting, view: View) -> Iterator[str]:
+def _at_nodes(setting: Setting, view: RoundView) -> Iterator[str]:
     nodes, kept = setting.coalition.computes, len(view.kept)
     charges = [entry.charge for entry in view.kept.values()]
     yield f"who takes part: {len(view.clients)} clients, their ids and keys"
@@ -216,9 +216,9 @@ def _at_nodes(setting: Setting, view: View) -> Iterator[str]:
         yield "all masks of each client, hence its value with no noise but its own"
 
 
-def _at_broker(sent: Sequence[Message]) -> Iterator[str]:
+def _at_broker(sent: Sequence[SeenMessage]) -> Iterator[str]:
     """Yield who sends to whom, when, and how much; grouped by the sender's role and the channel."""
-    groups: dict[tuple[str, str], list[Message]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[SeenMessage]] = defaultdict(list)
     for message in sent:
         groups[message.role, message.channel].append(message)
     size, began_us = sum(message.size for message in sent), min(message.at_us for message in sent)

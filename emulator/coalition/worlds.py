@@ -212,7 +212,7 @@ def of_release(setting: Setting) -> Setting:
     return msgspec.structs.replace(setting, is_release=True, clients=1, verified=False, **no_one_else)
 
 
-class World:
+class Worlds:
     """A planned setting, with its two neighbouring inputs.
 
     Attributes:

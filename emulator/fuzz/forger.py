@@ -26,7 +26,7 @@ _PACKET_EVERY = 200  # such a packet ends the connection
 _RETAINED = 0.05  # the receiver drops most retained messages at once
 
 
-class Secret(msgspec.Struct, frozen=True):
+class SealedSecret(msgspec.Struct, frozen=True):
     """The plaintext of a sealed message. `public`, `hash`: the key and announcement that it was sealed to.
 
     `label`: the purpose of its key.
@@ -65,7 +65,7 @@ class Known(msgspec.Struct, frozen=True):
     ids: Sequence[bytes]
     keys: Sequence[Identity]
     log: Sequence[tuple[str, bytes]]
-    secrets: Sequence[Secret] = ()
+    secrets: Sequence[SealedSecret] = ()
     sealable: Sequence[Sealable] = ()
 
 

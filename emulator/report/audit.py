@@ -7,8 +7,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dca_proto.report.blocks import Block, Items, Note, Page, Section, Table, Verdict, fields, table
-from dca_proto.report.charts import Axis, Point, Series, lines
+from dca_proto.report.blocks import Block, Items, Note, Page, PageTable, Section, Verdict, fields, table
+from dca_proto.report.charts import Axis, Curve, Point, lines
 from dca_proto.report.formats import claimed, count, number, percent, proved, seconds
 from dca_proto.wording import counted
 from emulator.coalition.bounds import approximate_trade_off, gaussian_trade_off
@@ -67,9 +67,9 @@ def _distributions(attack: Attack) -> list[Block]:
     edges, (zero, one) = attack.distributions.edges, attack.distributions.counts
     tallest = float(max(1, *zero, *one))
     series = [
-        Series("the victim holds x", _steps(edges, zero), 0, filled=True),
-        Series("the victim holds x'", _steps(edges, one), 1, "--", filled=True),
-        Series("threshold of the guess", [(attack.threshold_gdp, at) for at in (0.0, tallest)], -1, ":"),
+        Curve("the victim holds x", _steps(edges, zero), 0, filled=True),
+        Curve("the victim holds x'", _steps(edges, one), 1, "--", filled=True),
+        Curve("threshold of the guess", [(attack.threshold_gdp, at) for at in (0.0, tallest)], -1, ":"),
     ]
     x = Axis("the rest of the sum (statistic's units)", low=edges[0], high=edges[-1])
     y = Axis("runs", low=0.0, say=lambda tick: count(round(tick)))
@@ -92,9 +92,9 @@ def _trade_off(run: Result, attack: Attack) -> list[Block]:
         pair = _points(approximate_trade_off(_RATES, epsilon, delta))
     found = list(zip(attack.trade_off.false_positives, attack.trade_off.false_negatives, strict=False))
     series = [
-        Series(f"claim, mu {claimed(run.mu_claimed)}; it allows none below", allowed, -1, "--", filled=True),
-        Series(f"epsilon {claimed(epsilon)}, delta {claimed(delta)} alone", pair, 2, ":"),
-        Series("the coalition's guesses", found, 1),
+        Curve(f"claim, mu {claimed(run.mu_claimed)}; it allows none below", allowed, -1, "--", filled=True),
+        Curve(f"epsilon {claimed(epsilon)}, delta {claimed(delta)} alone", pair, 2, ":"),
+        Curve("the coalition's guesses", found, 1),
     ]
     x = Axis("x' taken for x (false positives)", low=0.0, high=1.0)
     y = Axis("x taken for x' (false negatives)", low=0.0, high=1.0)
@@ -111,7 +111,7 @@ def figures(run: Finding) -> list[Block]:
     """Return a table of what was found, its bound or interval, and what the claim requires."""
     confidence = _CONFIDENCE if run.attack is None else run.attack.confidence
     rows = [*_noise_rows(run), *([] if run.attack is None else _attack_rows(run, run.attack)), *_test_rows(run)]
-    return [Table(("", "found", f"{percent(confidence)} bound or interval", "claim"), rows)]
+    return [PageTable(("", "found", f"{percent(confidence)} bound or interval", "claim"), rows)]
 
 
 def _noise_rows(run: Finding) -> Iterator[Row]:

@@ -8,8 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from dca_proto.report.blocks import Block, Cell, Code, Folded, Heading, Note, Page, Section, as_json, roles_table, table
-from dca_proto.report.charts import Lane, timeline
+from dca_proto.report.blocks import (
+    Block,
+    Code,
+    Folded,
+    Heading,
+    Note,
+    Page,
+    Section,
+    StyledCell,
+    as_json,
+    roles_table,
+    table,
+)
+from dca_proto.report.charts import TimelineRow, timeline
 from dca_proto.report.formats import UNKNOWN, claimed, count, listed, number, seconds
 from dca_proto.wording import counted
 from emulator.trials.fault import FaultOutcome
@@ -97,17 +109,17 @@ def _answer(run: Outcome) -> str:
 def invariants(run: Outcome) -> list[Block]:
     """Return a table of all invariants, and of liveness after healing."""
 
-    def verdict(invariant: InvariantOutcome) -> Cell:
+    def verdict(invariant: InvariantOutcome) -> StyledCell:
         if not invariant.ok:
-            return Cell("✗ broken", tone="bad")
-        return Cell("✓ holds", tone="good") if invariant.checked else Cell("not checked")
+            return StyledCell("✗ broken", tone="bad")
+        return StyledCell("✓ holds", tone="good") if invariant.checked else StyledCell("not checked")
 
     shown, ended = sorted(run.invariants, key=lambda invariant: invariant.number), run.ended
     if ended.live is not None:
         detail = (ended.further or "") if ended.live else "; ".join(ended.why)
         live = InvariantOutcome(number=LIVENESS, name=LIVENESS_NAME, checked=1, ok=ended.live, detail=detail)
         shown.append(live)
-    columns: dict[str, Callable[[InvariantOutcome], str | Cell]] = {
+    columns: dict[str, Callable[[InvariantOutcome], str | StyledCell]] = {
         "": lambda invariant: str(invariant.number or ""),
         "invariant": lambda invariant: invariant.name,
         "checked": lambda invariant: count(invariant.checked),
@@ -132,7 +144,7 @@ def rounds(run: Outcome) -> list[Block]:
         variance, floor = item[1].noise_variance, item[1].noise_floor
         return UNKNOWN if variance is None or not floor else number(variance / floor)
 
-    columns: dict[str, Callable[[tuple[int, RoundOutcome]], str | Cell]] = {
+    columns: dict[str, Callable[[tuple[int, RoundOutcome]], str | StyledCell]] = {
         "round": lambda item: f"{item[0]} {item[1].round_id[:8]}",
         "clients": lambda item: count(item[1].clients),
         "contributed": lambda item: count(item[1].contributors),
@@ -173,8 +185,8 @@ def faults(run: Outcome) -> list[Block]:
         spans = [(hit, "" if hit.until_ms is None else f" to {_ms(hit.until_ms)}") for hit in item[1] if hit.reached]
         return listed([f"{hit.actor} at {_ms(hit.at_ms)}{until}" for hit, until in spans], 8) or UNKNOWN
 
-    columns: dict[str, Callable[[tuple[str, list[FaultOutcome]]], str | Cell]] = {
-        "fault": lambda item: Cell(item[0], FAULTS[item[0]].does if item[0] in FAULTS else ""),
+    columns: dict[str, Callable[[tuple[str, list[FaultOutcome]]], str | StyledCell]] = {
+        "fault": lambda item: StyledCell(item[0], FAULTS[item[0]].does if item[0] in FAULTS else ""),
         "reached/planned": lambda item: f"{sum(fault.reached for fault in item[1])}/{len(item[1])}",
         "whom, when": struck,
     }
@@ -187,7 +199,9 @@ def adversaries(run: Outcome) -> list[Block]:
     entries = [entry for entry in named if isinstance(entry, dict)] if isinstance(named, list) else []
     does = {kind: hostile.does for kind, hostile in HOSTILE.items()}
     kinds = [(str(entry.get("kind")), str(entry.get("actor"))) for entry in entries]
-    return table(kinds, {"hostile": lambda pair: Cell(pair[0], does.get(pair[0], "")), "actor": lambda pair: pair[1]})
+    return table(
+        kinds, {"hostile": lambda pair: StyledCell(pair[0], does.get(pair[0], "")), "actor": lambda pair: pair[1]}
+    )
 
 
 def _drops(run: Outcome) -> list[Block]:
@@ -220,9 +234,9 @@ def _timeline(run: Outcome) -> list[Block]:
             (begin / 1000, end / 1000, PHASES.index(name) if name in PHASES else _OTHER)
             for name, (begin, end) in round_.phases.items()
         ]
-        lanes.append(Lane(f"round {place}, {round_.result}", pieces))
+        lanes.append(TimelineRow(f"round {place}, {round_.result}", pieces))
     if run.drops:
-        lanes.append(Lane("clients drop out", marks=[(drop.at_ms / 1000, _DROP) for drop in run.drops]))
+        lanes.append(TimelineRow("clients drop out", marks=[(drop.at_ms / 1000, _DROP) for drop in run.drops]))
     beyond = 0
     for kind, planned in by_kind(run).items():
         reached = [hit for hit in planned if hit.reached]
@@ -230,7 +244,7 @@ def _timeline(run: Outcome) -> list[Block]:
         beyond += len(reached) - len(shown)
         lasting = [(hit.at_ms / 1000, hit.until_ms / 1000, _FAULT) for hit in shown if hit.until_ms is not None]
         moments = [(hit.at_ms / 1000, _FAULT) for hit in shown if hit.until_ms is None]
-        lanes.append(Lane(f"{kind} {len(reached)}/{len(planned)}", lasting, moments))
+        lanes.append(TimelineRow(f"{kind} {len(reached)}/{len(planned)}", lasting, moments))
     caption = (
         "Virtual time, from the first announcement to the end of the last round. Faults: reached/planned, by kind."
     )

@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dca_proto.report.blocks import (
     Block,
-    Cell,
     Folded,
     Heading,
     Line,
     Note,
     Page,
+    PageTable,
     Section,
-    Table,
+    StyledCell,
     as_json,
     fields,
     roles_table,
     settings,
     table,
 )
-from dca_proto.report.charts import Axis, Series, bars, lines
+from dca_proto.report.charts import Axis, Curve, bars, lines
 from dca_proto.report.formats import MIB, UNKNOWN, count, number, percent, seconds, short, size
 from dca_proto.results.round import Traffic
 from dca_proto.wording import counted, with_minus
@@ -48,7 +48,7 @@ _ERRORS = {
     "hellos": "session core seconds",
 }
 """Quantity by column of the table of held-out cells."""
-Columns = dict[str, Callable[[Figures], str | Cell]]
+Columns = dict[str, Callable[[Figures], str | StyledCell]]
 
 
 def page(run: Scaling) -> Page:
@@ -151,10 +151,10 @@ def rounds(cells: Sequence[Figures]) -> list[Block]:
     return table(cells, columns, title="seconds of a round", note=note)
 
 
-def _ratio(cell: Figures) -> str | Cell:
+def _ratio(cell: Figures) -> str | StyledCell:
     if not cell.paper_s:
         return UNKNOWN
-    return Cell(number(cell.wall_s / cell.paper_s, 2), tone="good" if cell.wall_s < cell.paper_s else "bad")
+    return StyledCell(number(cell.wall_s / cell.paper_s, 2), tone="good" if cell.wall_s < cell.paper_s else "bad")
 
 
 def uses(cells: Sequence[Figures]) -> list[Block]:
@@ -346,7 +346,7 @@ def predicted(prediction: Prediction) -> list[Block]:
         note += f" Once an epoch, key agreement takes roughly {agreed} of core time, and sessions {sessions}."
     assumed = [("" if place else "assumed", text) for place, text in enumerate(prediction.assumptions)]
     title = f"a round of {prediction} in {seconds(prediction.round_s)}"
-    return [Table(header, [(name, *row) for name, row in rows.items()], title), Note(note), *settings(assumed)]
+    return [PageTable(header, [(name, *row) for name, row in rows.items()], title), Note(note), *settings(assumed)]
 
 
 # --- charts -----------------------------------------------------------------------------------------------------------
@@ -375,9 +375,9 @@ def _curves(cells: Sequence[Figures]) -> Iterator[Block]:
             own = sorted((cell for cell in group if cell.dimension == dimension), key=lambda cell: cell.clients)
             ours = [(float(cell.clients), cell.wall_s) for cell in own]
             spread = [(float(cell.clients), *cell.wall_s_spread) for cell in own if cell.wall_s_spread is not None]
-            series.append(Series(f"d = {count(dimension)}", ours, place % _TONES, "-", "o", spread))
+            series.append(Curve(f"d = {count(dimension)}", ours, place % _TONES, "-", "o", spread))
             if paper := [(float(cell.clients), cell.paper_s) for cell in own if cell.paper_s is not None]:
-                series.append(Series(_PAPER, paper, place % _TONES, "--", "s"))
+                series.append(Curve(_PAPER, paper, place % _TONES, "--", "s"))
         x = Axis("clients (N)", log=True, say=lambda n: short(n, 6))
         yield Heading(name)
         caption = "Both axes are logarithmic. Bars reach from the fastest to the slowest round, without key agreement."
@@ -391,7 +391,7 @@ def _swept(cells: Sequence[Figures]) -> Iterator[Block]:
         own = [cell for cell in cells if (cell.dimension, cell.clients) == (d, n) and cell.noise_sd is not None]
         points = {float(cell.tolerate): cell.noise_sd or 0.0 for cell in own}
         if len(points) > 1:
-            noise.append(Series(f"N = {count(n)}, d = {count(d)}", sorted(points.items()), place % _TONES, "-", "o"))
+            noise.append(Curve(f"N = {count(n)}, d = {count(d)}", sorted(points.items()), place % _TONES, "-", "o"))
     if noise:
         x, y = Axis("tolerated dropouts (T)"), Axis("sd of the noise in each value")
         yield lines(noise, x, y, caption="Tolerating more dropouts or colluders costs noise in the sum.")
@@ -408,8 +408,8 @@ def _swept(cells: Sequence[Figures]) -> Iterator[Block]:
                 ]
                 for key in ("success_rate", "success_expected")
             )
-            success.append(Series(f"T = {percent(share)} of N", completed, place % _TONES, "", "o"))
-            success.append(Series(f"expected at {percent(share)}", expected, place % _TONES, ":"))
+            success.append(Curve(f"T = {percent(share)} of N", completed, place % _TONES, "", "o"))
+            success.append(Curve(f"expected at {percent(share)}", expected, place % _TONES, ":"))
     if success:
         x, y = Axis("probability that a client drops out", say=percent), Axis("rounds completed", low=-0.05, high=1.05)
         yield lines(success, x, y, caption="In return, more rounds complete. Dotted: the prediction of a binomial law.")

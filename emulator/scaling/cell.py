@@ -135,7 +135,7 @@ class Cell(Size, frozen=True, kw_only=True):
         return super().__str__() + drops + ", verified" * self.verified
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that define a sweep; for `tolerate` see `tolerated_of`."""
 
     clients: list[int]

@@ -43,7 +43,7 @@ from dca_proto.protocol.params import DAY_MS, Timing
 from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
 from dca_proto.testing import TestFederation
 from emulator.scaling.cell import Cell
-from emulator.scaling.figures import COUNTED, PHASES, ROLES, CellMeasurement, Memory, RoundMeasurement
+from emulator.scaling.figures import COUNTED, PHASES, ROLES, ActorMemory, CellMeasurement, RoundMeasurement
 from emulator.sim.link import IDEAL
 from emulator.sim.lockstep import Region, assign
 from emulator.sim.process import Process
@@ -153,7 +153,7 @@ def merge_measurements(measured: Sequence[ProcessMeasurement]) -> RoundMeasureme
     )
 
 
-class Population:
+class CellActors:
     """The actors of one cell, with sessions, or this process's part of them. All processes call the same methods.
 
     Args:
@@ -250,7 +250,7 @@ class Population:
             peak_rss_mb=sum(peaks) / _MIB,
         )
 
-    def measure_memory(self) -> Memory:
+    def measure_memory(self) -> ActorMemory:
         """Run a round, and measure the memory of one actor of each role."""
         self._memory = sizes = {}
         self.run_round()
@@ -259,7 +259,7 @@ class Population:
         if node is not None:
             sizes["compute_after"] = self._bytes_of(node)
         whole = {key: size for part in self._gathered(sizes) for key, size in part.items()}
-        return Memory(**{key: whole.get(key, 0) for key in Memory.__struct_fields__})
+        return ActorMemory(**{key: whole.get(key, 0) for key in ActorMemory.__struct_fields__})
 
     def _gathered(self, value: object) -> list[Any]:
         return [msgspec.msgpack.decode(data) for data in self._team.gather(_encode(value))]
@@ -322,7 +322,7 @@ def measure_emulated(cell: Cell, team: Team) -> CellMeasurement:
     gc.collect()
     gc.disable()
     try:
-        return Population(cell, team).measure()
+        return CellActors(cell, team).measure()
     finally:
         gc.enable()
 

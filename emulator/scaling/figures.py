@@ -56,7 +56,7 @@ class RoundMeasurement(msgspec.Struct, frozen=True, kw_only=True):
         return self.core_s["client"] + self.core_s["compute"]
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class ActorMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one actor of each role: its peak in a round, and a Compute node's after the round's announced end."""
 
     client: int
@@ -79,7 +79,7 @@ class CellMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     sessions_wall_s: float
     first: RoundMeasurement
     rounds: list[RoundMeasurement]
-    memory: Memory | None
+    memory: ActorMemory | None
     peak_rss_mb: float
 
 
@@ -219,7 +219,7 @@ def _by_role(rounds: Sequence[Mapping[str, float] | None], *, whole: bool = Fals
     return medians if medians is None or not whole else {role: round(median) for role, median in medians.items()}
 
 
-def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
+def _memory(cell: Cell, memory: ActorMemory | None) -> dict[str, Any]:
     if memory is None:
         return {}
     return {

@@ -19,7 +19,7 @@ from dca_proto.results.figure import Count, about
 from dca_proto.runtime.files import read_text, require_writable, write_json
 from dca_proto.wording import in_words, parse_json
 from emulator import provenance
-from emulator.scaling.cell import Cell, Sweep
+from emulator.scaling.cell import Cell, SweepOptions
 from emulator.scaling.costs import Growth, HeldOut
 from emulator.scaling.figures import Figures
 from emulator.scaling.predict import Prediction
@@ -52,7 +52,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
     cells: Annotated[list[Figures], about("As measured.")]
     versions: Annotated[dict[str, str] | None, about("Of the packages.")] = None
     machine: Annotated[Hardware | None, about("That measured.")] = None
-    options: Annotated[Sweep | None, about("Of the sweep.")] = None
+    options: Annotated[SweepOptions | None, about("Of the sweep.")] = None
     warnings: Annotated[list[str], about("Reasons to doubt the figures.")] = msgspec.field(default_factory=list)
     fits: Annotated[dict[str, Growth], about("Exponents of growth.")] = msgspec.field(default_factory=dict)
     calibration: Annotated[dict[str, dict[str, dict[str, float]]] | None, about("Cost by figure, role and term.")] = (
@@ -77,7 +77,7 @@ def read_scaling(path: Path) -> Scaling:
         raise InputError(f"--calibration {path}: {damaged} is damaged: {in_words(error)}; measure again") from None
 
 
-class Journal:
+class SweepJournal:
     """The finished cells of one sweep.
 
     Args:
@@ -91,7 +91,7 @@ class Journal:
         InputError: another sweep, or no sweep, wrote the file. StorageError: it cannot be written.
     """
 
-    def __init__(self, path: Path | None, options: Sweep) -> None:
+    def __init__(self, path: Path | None, options: SweepOptions) -> None:
         self.path = path
         versions = provenance.versions(_PACKAGES)
         self.sweep = Scaling(cells=[], versions=versions, machine=Hardware.here(), options=options)

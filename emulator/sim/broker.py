@@ -23,7 +23,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Address, Channel, Send
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT, split
-from emulator.sim.lane import Packet, Session, Uplink, packet_on
+from emulator.sim.lane import Packet, SessionLane, Uplink, packet_on
 
 if TYPE_CHECKING:
     from emulator.sim.process import Process
@@ -33,7 +33,7 @@ _US = 1000
 _LANDINGS, _LANDING_BYTES = 2048, 1 << 23
 
 
-class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A broker's limits. The defaults of the first two are mosquitto's.
 
     Attributes:
@@ -56,17 +56,17 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1000
 
 
-class Memory(msgspec.Struct, frozen=True):
+class BrokerMemory(msgspec.Struct, frozen=True):
     """The memory of a broker: the packets that wait for each session, and the retained ones; by default empty.
 
     A session that is not in it does not exist: the broker keeps nothing for it until its machine reconnects.
     """
 
-    sessions: dict[Session, list[Packet]] = {}
+    sessions: dict[SessionLane, list[Packet]] = {}
     retained: dict[Channel, dict[tuple[bytes, bytes], Packet]] = {}
 
 
-class Broker:
+class SimBroker:
     """The broker of a simulation.
 
     Attributes:
@@ -74,7 +74,7 @@ class Broker:
         packets, packet_bytes: taken from machines so far. connections: accepted so far.
     """
 
-    def __init__(self, simulator: Simulator, options: BrokerOptions) -> None:
+    def __init__(self, simulator: Simulator, options: BrokerLimits) -> None:
         self.options = options
         self.is_up = True
         self.dropped: Counter[str] = Counter()
@@ -83,9 +83,9 @@ class Broker:
         self.connections = 0
         self._simulator = simulator
         self._machines: dict[Process, Uplink] = {}
-        self._sessions: dict[bytes, Session] = {}
-        self._inboxes: dict[bytes, tuple[Channel, Session]] = {}
-        self._listeners: dict[Channel, dict[Session, None]] = {channel: {} for channel in Channel}
+        self._sessions: dict[bytes, SessionLane] = {}
+        self._inboxes: dict[bytes, tuple[Channel, SessionLane]] = {}
+        self._listeners: dict[Channel, dict[SessionLane, None]] = {channel: {} for channel in Channel}
         self._retained: dict[Channel, dict[tuple[bytes, bytes], Packet]] = {channel: {} for channel in Channel}
         self._next_connect_us = 0
 
@@ -125,13 +125,13 @@ class Broker:
             self._drop_connection(process)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> BrokerMemory:
         """A snapshot of its memory."""
         kept = [session for session in self._sessions.values() if session.is_open or session.is_kept]
         sessions = {session: session.unacknowledged for session in kept}
-        return Memory(sessions, {channel: dict(held) for channel, held in self._retained.items()})
+        return BrokerMemory(sessions, {channel: dict(held) for channel, held in self._retained.items()})
 
-    def stop(self, left: Memory | None = None) -> None:
+    def stop(self, left: BrokerMemory | None = None) -> None:
         """Stop the broker. Machines keep their packets.
 
         Args:
@@ -200,9 +200,9 @@ class Broker:
                     self.deliver(session, packet)
         uplink.open()
 
-    def _subscribe(self, process: Process) -> Session:
+    def _subscribe(self, process: Process) -> SessionLane:
         """Create a session and register its role's topic filters, by their channel and receiver levels."""
-        session = self._sessions[process.id] = Session(self._simulator, self, process)
+        session = self._sessions[process.id] = SessionLane(self._simulator, self, process)
         for topic_filter in subscriptions(self._simulator.federation, process.role, process.id):
             _, _, channel, receiver, any_sender = topic_filter.split("/")
             assert any_sender == "+"
@@ -212,7 +212,7 @@ class Broker:
                 self._inboxes[bytes.fromhex(receiver)] = Channel(channel), session
         return session
 
-    def _detach(self, session: Session) -> None:
+    def _detach(self, session: SessionLane) -> None:
         """Close a session's connection. The session stays until it expires if sessions are persistent."""
         if not session.is_open:
             return
@@ -222,11 +222,11 @@ class Broker:
         elif self.options.session_expiry_ms:
             self._simulator.after(self.options.session_expiry_ms, self._expire, session, session.connections)
 
-    def _expire(self, session: Session, connections: int) -> None:
+    def _expire(self, session: SessionLane, connections: int) -> None:
         if connections == session.connections:
             self._end_session(session, "session expired")
 
-    def _end_session(self, session: Session, why: str) -> None:
+    def _end_session(self, session: SessionLane, why: str) -> None:
         session.is_kept = False
         lost = session.hold()
         if lost:
@@ -266,7 +266,7 @@ class Broker:
         self.packet_bytes += size
         self._route(packet)
 
-    def deliver(self, session: Session, packet: Packet) -> None:
+    def deliver(self, session: SessionLane, packet: Packet) -> None:
         """Send a packet to a session, or queue or drop it there."""
         if not session.is_open and not session.is_kept:
             self.dropped["receiver away"] += 1
@@ -299,7 +299,7 @@ class Broker:
         for session in receivers:
             self.deliver(session, packet)
 
-    def _broadcast(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
+    def _broadcast(self, packet: Packet, sessions: list[SessionLane], start: int = 0) -> None:
         """Deliver a broadcast to all sessions in this instant: to some, and after their answers, to the next ones.
 
         If all answers of a large round were in flight at once, they would take its memory twice. A message to one
@@ -311,7 +311,7 @@ class Broker:
         if end < len(sessions):
             self._simulator.soon(self._broadcast, packet, sessions, end)
 
-    def _receivers(self, to: Address) -> Collection[Session]:
+    def _receivers(self, to: Address) -> Collection[SessionLane]:
         """Return the sessions that have subscribed to an address."""
         inbox = self._inboxes.get(to.id)
         if inbox is not None and inbox[0] is to.channel:

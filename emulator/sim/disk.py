@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dca_proto.protocol.effects import Persist, Write
-from dca_proto.testing import Records
+from dca_proto.testing import StoreContents
 
 
 class DiskFullError(Exception):
@@ -28,7 +28,7 @@ class Disk:
     __slots__ = ("is_full", "records", "transactions")
 
     def __init__(self) -> None:
-        self.records: Records = {}
+        self.records: StoreContents = {}
         self.is_full = False
         self.transactions = 0
 

@@ -1,6 +1,6 @@
 """MQTT packets, and QoS 1 in one direction of a session: the sender keeps a packet until it is acknowledged.
 
-`Uplink` is a machine's memory of what it sends. `Session` is the broker's memory of what it sends to a machine.
+`Uplink` is a machine's memory of what it sends. `SessionLane` is the broker's memory of what it sends to a machine.
 
         put --> waiting --connection--> flying --acknowledgement--> done
                    ^                      |
@@ -24,10 +24,10 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.wire.topics import sender_of
 from dca_proto.runtime.parts import Assembler
-from emulator.sim.link import IDEAL, Link, Wire
+from emulator.sim.link import IDEAL, Link, LinkDirection
 
 if TYPE_CHECKING:
-    from emulator.sim.broker import Broker
+    from emulator.sim.broker import SimBroker
     from emulator.sim.process import Process
     from emulator.sim.simulator import Simulator
 
@@ -90,7 +90,7 @@ class Lane(ABC):
 
     __slots__ = ("_back", "_link", "_simulator", "_wire", "flying", "is_open", "waiting")
 
-    def __init__(self, simulator: Simulator, link: Link, wire: Wire, back: Wire) -> None:
+    def __init__(self, simulator: Simulator, link: Link, wire: LinkDirection, back: LinkDirection) -> None:
         self.is_open = False
         self.waiting: deque[Packet] | None = None  # created on demand: most lanes never need it
         self.flying: dict[Flight, None] = {}
@@ -230,7 +230,7 @@ class Uplink(Lane):
         self._broker.take(self, packet)
 
 
-class Session(Lane):
+class SessionLane(Lane):
     """The broker's lane to the machine that last connected with an id; another one with the same id takes it over.
 
     Attributes:
@@ -240,7 +240,7 @@ class Session(Lane):
 
     __slots__ = ("_broker", "assembler", "connections", "is_kept", "process")
 
-    def __init__(self, simulator: Simulator, broker: Broker, process: Process) -> None:
+    def __init__(self, simulator: Simulator, broker: SimBroker, process: Process) -> None:
         super().__init__(simulator, process.link, process.link.down, process.link.up)
         self.process = process
         self.is_kept = True

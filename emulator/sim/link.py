@@ -43,7 +43,7 @@ IDEAL = LinkOptions(delay_ms=0, jitter_ms=0, duplicate=0, reorder=0)
 """Delivers at once, once and in order: for measurements of everything else."""
 
 
-class Wire:
+class LinkDirection:
     """One direction of a link. `free_us`: when it can take the next packet. `last_us`: latest arrival in order."""
 
     __slots__ = ("free_us", "is_cut", "last_us")
@@ -71,8 +71,8 @@ class Link:
 
     def __init__(self, streams: Streams, name: str, options: LinkOptions) -> None:
         self.options = options
-        self.up = Wire()
-        self.down = Wire()
+        self.up = LinkDirection()
+        self.down = LinkDirection()
         self._streams = streams
         self._name = name
         self._draws: dict[str, random.Random] | None = None  # created on demand
@@ -87,7 +87,7 @@ class Link:
         """The time that an acknowledgement takes."""
         return int(self.options.delay_ms * _US)
 
-    def flights_us(self, wire: Wire, now_us: int, size: int) -> list[tuple[int, int]]:
+    def flights_us(self, wire: LinkDirection, now_us: int, size: int) -> list[tuple[int, int]]:
         """Return the times at which a packet has left for good, and arrives; twice if it is duplicated."""
         options = self.options
         sent_us = now_us

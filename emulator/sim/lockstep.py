@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.testing import TestFederation
-from emulator.sim.broker import Broker, BrokerOptions
+from emulator.sim.broker import BrokerLimits, SimBroker
 from emulator.sim.lane import Packet
 from emulator.sim.simulator import US, Simulator
 from emulator.sim.team import Team
@@ -47,7 +47,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Status).decode
 
 
-class PartitionLink(Broker):
+class PartitionLink(SimBroker):
     """The broker in one process. It forwards packets for actors of other processes.
 
     Args:
@@ -58,7 +58,7 @@ class PartitionLink(Broker):
     """
 
     def __init__(
-        self, simulator: Simulator, options: BrokerOptions, number: int, count: int, homes: Mapping[bytes, int]
+        self, simulator: Simulator, options: BrokerLimits, number: int, count: int, homes: Mapping[bytes, int]
     ) -> None:
         super().__init__(simulator, options)
         self._number = number

@@ -14,7 +14,7 @@ from typing import Any
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Command
 from dca_proto.testing import Build
-from emulator.sim.broker import Broker, BrokerOptions
+from emulator.sim.broker import BrokerLimits, SimBroker
 from emulator.sim.disk import Disk
 from emulator.sim.events import Happened, Observer
 from emulator.sim.link import LinkOptions
@@ -51,7 +51,7 @@ class Simulator:
         federation: bytes = bytes(32),
         start_ms: int = START_MS,
         link: LinkOptions | None = None,
-        broker: BrokerOptions | None = None,
+        broker: BrokerLimits | None = None,
         keep_facts_max: int | None = None,
         raise_crashes: bool = True,
     ) -> None:
@@ -72,7 +72,7 @@ class Simulator:
         # Many timers share few microseconds: a heap of these times, and a queue of calls for each.
         self._heap: list[int] = []
         self._planned: dict[int, deque[_Planned]] = {}
-        self.broker = Broker(self, broker or BrokerOptions())
+        self.broker = SimBroker(self, broker or BrokerLimits())
 
     @property
     def is_heard(self) -> bool:

@@ -17,7 +17,7 @@ _DIGEST_BYTES = 16
 _BUFFER_BYTES = 1 << 16
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """One fact. `at_ms`: virtual Unix milliseconds. `actor`: id of the reporting actor, empty for the emulator."""
 
     at_ms: int
@@ -36,7 +36,7 @@ class Trace:
     """
 
     def __init__(self, keep_max: int | None = None) -> None:
-        self.entries: deque[Entry] = deque(maxlen=keep_max)
+        self.entries: deque[TraceEntry] = deque(maxlen=keep_max)
         self.count = 0
         self.is_on = keep_max != 0
         self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
@@ -47,7 +47,7 @@ class Trace:
         """Add one fact."""
         if not self.is_on:
             return
-        self.entries.append(Entry(at_ms, actor, fact))
+        self.entries.append(TraceEntry(at_ms, actor, fact))
         self.count += 1
         # MessagePack values mark their own end, so concatenation is unambiguous. Fields are encoded by name, in order.
         self._absorb((at_ms, actor, type(fact).__name__, fact))

@@ -87,7 +87,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"HostConfig({self.name}, <keys>)"
 
 
-class Host:
+class SwarmHost:
     """The actors of one process."""
 
     def __init__(self, config: HostConfig) -> None:
@@ -356,7 +356,7 @@ class HostThread:
         self._stack.close()
 
     async def _start(self, config: HostConfig) -> None:
-        self._host = Host(config)
+        self._host = SwarmHost(config)
         self._running = asyncio.create_task(self._host.run())
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:

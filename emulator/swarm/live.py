@@ -43,7 +43,7 @@ from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.results.round import Traffic
-from dca_proto.runtime.broker import Broker, BrokerOptions, Kind, launch_broker
+from dca_proto.runtime.broker import Broker, BrokerKind, BrokerOptions, launch_broker
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.mqtt import require_broker
 from dca_proto.runtime.settings import Version
@@ -259,7 +259,7 @@ class Swarm:
     async def _start(self) -> None:
         engine = self._stack.enter_context(open_engine(self.options.engine))
         if "://" not in self.broker_url:
-            kind = msgspec.convert(self.options.broker, Kind)
+            kind = msgspec.convert(self.options.broker, BrokerKind)
             launched = launch_broker(self._directory / "broker", BrokerOptions(kind=kind))
             self._broker = broker = await self._stack.enter_async_context(launched)
             self.broker_url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version

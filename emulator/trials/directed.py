@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from emulator.sim.broker import BrokerOptions
-from emulator.trials.scenario import Adversary, Fault, Limits, Population, Rounds, Scenario
+from emulator.sim.broker import BrokerLimits
+from emulator.trials.scenario import ActorLimits, Adversary, Fault, Population, Rounds, Scenario
 
 _LONG_MS = 600_000
-_WIDE = Limits(epsilon_per_period_max=100.0)
+_WIDE = ActorLimits(epsilon_per_period_max=100.0)
 _BALL = Population(clients=6, computes=3, statistic="mean", dimension=3, radius=1.0)
 
 
@@ -40,7 +40,7 @@ def _roll_called(count: int = 1, every_ms: int = 0, **more: float) -> Rounds:
 
 DIRECTED: dict[str, Scenario] = {
     "a reboot where every round needs all nodes": _scenario(3, 2, (_lost(1, 70_000),)),
-    "a trusted node is lost": _scenario(3, 1, (_lost(0),), limits=Limits(epsilon_per_period_max=100.0, trusted=1)),
+    "a trusted node is lost": _scenario(3, 1, (_lost(0),), limits=ActorLimits(epsilon_per_period_max=100.0, trusted=1)),
     "the federation loses a node while a charge waits for aborts": _scenario(
         3, 2, (_lost(2), Fault(kind="revoke", actor="compute 2", at_ms=20_000))
     ),
@@ -52,7 +52,7 @@ DIRECTED: dict[str, Scenario] = {
         1,
         (_lost(2), Fault(kind="partition-down", actor="client 0", at_ms=3_000, for_ms=15_000)),
         tolerate=0,
-        broker=BrokerOptions(persistent_sessions=False),
+        broker=BrokerLimits(persistent_sessions=False),
     ),
     "a node lies about whom it waits for": _scenario(
         4,

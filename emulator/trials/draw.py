@@ -10,7 +10,7 @@ import msgspec
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, RANDOMISED_RESPONSE
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerLimits
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
 from emulator.trials.adversary import AdversaryKind
@@ -21,9 +21,9 @@ from emulator.trials.meetings import Aimed, aimed, rare, reaching, together
 from emulator.trials.scenario import (
     CATEGORICAL,
     EPOCH_MS_MIN,
+    ActorLimits,
     Adversary,
     Fault,
-    Limits,
     Population,
     Rounds,
     Scenario,
@@ -49,8 +49,6 @@ _SIZES = {
     EPOCHS: [EPOCH_MS_MIN * part for part in (1.3, 2.5, 4.0)],
 }
 """Amounts to draw, by the unit of a fault's `amount`."""
-
-
 _BACKUP = "from-backup"
 
 
@@ -96,7 +94,7 @@ def draw_scenario(seed: int) -> Scenario:
         simple = _falsely_proven(streams("draw/proofs"), population, rounds)
     if simple is not None:
         rounds, faults, adversaries = simple.rounds, simple.faults, simple.adversaries
-        limits, broker, network, heal_ms = simple.limits, BrokerOptions(), LinkOptions(), 0
+        limits, broker, network, heal_ms = simple.limits, BrokerLimits(), LinkOptions(), 0
     faults += _backups(streams("draw/backups"), population, rounds)
     leaps = any(FAULTS[fault.kind].amount == EPOCHS for fault in faults)
     broker, network = _for_messages(broker, network, population, rounds, faults)
@@ -122,7 +120,7 @@ class _Simple(NamedTuple):
     rounds: Rounds
     faults: tuple[Fault, ...] = ()
     adversaries: tuple[Adversary, ...] = ()
-    limits: Limits = Limits(epsilon_per_period_max=100.0)
+    limits: ActorLimits = ActorLimits(epsilon_per_period_max=100.0)
 
 
 def _simple(draw: float, streams: Streams, population: Population, rounds: Rounds) -> _Simple | None:
@@ -139,7 +137,7 @@ def _simple(draw: float, streams: Streams, population: Population, rounds: Round
 def _attacked(attack: Aimed, rounds: Rounds) -> _Simple:
     """Return a trial in which nothing but this attack goes wrong."""
     changed = msgspec.structs.replace(rounds, **attack.rounds)
-    limits = Limits(epsilon_per_period_max=100.0, **attack.limits)
+    limits = ActorLimits(epsilon_per_period_max=100.0, **attack.limits)
     return _Simple(changed, attack.faults, attack.adversaries, limits)
 
 
@@ -223,12 +221,12 @@ def _verified(
     return small, msgspec.structs.replace(rounds, verified=True, **terms)
 
 
-def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
+def _limits(stream: random.Random, population: Population, rounds: Rounds) -> ActorLimits:
     """Usually wide limits; sometimes a budget for one or two rounds, or floors within 1 of n_min."""
     tight, floors = stream.random() < 0.15, stream.random() < 0.15
     n_min = population.clients - rounds.tolerate + rounds.colluders
     least = n_min + stream.choice([-1, 0, 0, 1]) if floors else 1
-    return Limits(
+    return ActorLimits(
         epsilon_per_period_max=rounds.epsilon * stream.choice([1.2, 1.5, 2.0]) if tight else 100.0,
         account_epsilon=rounds.epsilon * stream.choice([1.2, 2.0, 40.0]) if stream.random() < 0.2 else 0.0,
         clients_min=max(1, least),
@@ -253,8 +251,8 @@ def _network(stream: random.Random, population: Population) -> LinkOptions:
     )
 
 
-def _broker(stream: random.Random) -> BrokerOptions:
-    return BrokerOptions(
+def _broker(stream: random.Random) -> BrokerLimits:
+    return BrokerLimits(
         queue_messages_max=stream.choice([1_000, 1_000, 100]),
         part_bytes_max=stream.choice([1 << 16, 1 << 16, 1_024]),
         persistent_sessions=stream.random() < 0.8,
@@ -263,20 +261,20 @@ def _broker(stream: random.Random) -> BrokerOptions:
 
 
 def _for_messages(
-    broker: BrokerOptions, network: LinkOptions, population: Population, rounds: Rounds, faults: tuple[Fault, ...]
-) -> tuple[BrokerOptions, LinkOptions]:
+    broker: BrokerLimits, network: LinkOptions, population: Population, rounds: Rounds, faults: tuple[Fault, ...]
+) -> tuple[BrokerLimits, LinkOptions]:
     """Let most messages have parts if these are mixed. Proofs have tens of kilobytes: they need a wider network.
 
     Parts of wide messages are larger: hundreds of parts of each would take longer than a round, with all resends.
     """
     if rounds.verified:
-        usual = BrokerOptions()
+        usual = BrokerLimits()
         broker = msgspec.structs.replace(broker, part_bytes_max=usual.part_bytes_max, inflight_max=usual.inflight_max)
         return broker, msgspec.structs.replace(network, bandwidth_bytes_s=_PROOF * network.bandwidth_bytes_s)
     if any(fault.kind == "mix-parts" for fault in faults):
         has_files = any(FAULTS[fault.kind].at_all for fault in faults)  # a file is retained, so it fits one part
         part_bytes = (700 if has_files else 300) * (1 + population.dimension // 64)
-        broker = msgspec.structs.replace(broker, part_bytes_max=min(part_bytes, BrokerOptions().part_bytes_max))
+        broker = msgspec.structs.replace(broker, part_bytes_max=min(part_bytes, BrokerLimits().part_bytes_max))
     return broker, network
 
 
@@ -325,7 +323,9 @@ def _for_groups(stream: random.Random, fault: Fault) -> list[Fault]:
     return [fault]
 
 
-def _trust(stream: random.Random, population: Population, rounds: Rounds, limits: Limits) -> tuple[Rounds, Limits]:
+def _trust(
+    stream: random.Random, population: Population, rounds: Rounds, limits: ActorLimits
+) -> tuple[Rounds, ActorLimits]:
     """Draw which Compute nodes rounds use and policies require, how many honest clients, and how long charges count."""
     if rounds.is_summed and population.computes > 2 and stream.random() < 0.15:
         rounds = msgspec.structs.replace(rounds, computes=population.computes - 1)

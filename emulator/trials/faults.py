@@ -14,7 +14,7 @@ from dca_proto.protocol.effects import Channel, Persist
 from dca_proto.protocol.facts import Acknowledged
 from dca_proto.protocol.restore import kept_in_backup
 from dca_proto.protocol.wire.messages import Announcement, Invitation
-from emulator.sim.broker import Memory
+from emulator.sim.broker import BrokerMemory
 from emulator.sim.disk import Disk
 from emulator.sim.process import KillPoint, Process, Where, usual_options
 from emulator.trials import neighbours, owners, tampering
@@ -187,7 +187,7 @@ def _link(worse: Callable[[Injection], dict[str, float]]) -> Make:
 # --- the broker -------------------------------------------------------------------------------------------------------
 
 
-def _broker_down(left: Callable[[Injection], Memory | None]) -> Make:
+def _broker_down(left: Callable[[Injection], BrokerMemory | None]) -> Make:
     """Stop the broker, and start it again with the memory that `left` returns now; None keeps all.
 
     `broker-kill` stops it `amount` milliseconds after that memory was taken.
@@ -359,7 +359,8 @@ FAULTS: dict[str, FaultKind] = {
         amount="bytes a second", amounts=(100, 1e9), **_BEYOND),
 
     "broker-restart": FaultKind("goes down and comes back", _BROKER, _broker_down(lambda _: None), heals=True),
-    "broker-loss": FaultKind("goes down and comes back empty", _BROKER, _broker_down(lambda _: Memory()), heals=True),
+    "broker-loss": FaultKind("goes down and comes back empty", _BROKER, _broker_down(lambda _: BrokerMemory()),
+        heals=True),
     "broker-kill": FaultKind("is killed and comes back with its last snapshot", _BROKER,
         _broker_down(lambda injection: injection.simulator.broker.memory), heals=True, amounts=(0, _HOUR_MS), **_MS),
     "overflow": FaultKind("its session overflows while it is away", ACTORS, _overflow,

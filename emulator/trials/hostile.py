@@ -18,9 +18,9 @@ from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.answer import Composer, Consent
-from dca_proto.protocol.client.round import Round as ClientRound
+from dca_proto.protocol.client.round import ClientRound
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.round import Round as NodeRound
+from dca_proto.protocol.compute.round import ComputeRound
 from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send, SetTimer
 from dca_proto.protocol.events import Event, Timer
@@ -197,7 +197,7 @@ class HostileCompute(ComputeNode):
     role, amount = "compute", 0
 
 
-def _send_shorter_list(node: HostileCompute, honest: Honest, current: NodeRound, peer: bytes) -> Effect:
+def _send_shorter_list(node: HostileCompute, honest: Honest, current: ComputeRound, peer: bytes) -> Effect:
     """Send the first peer a list without the last entry."""
     stored, tags = current.stored, current.tags_for
     if peer != current.peers[0] or not stored.entries:
@@ -214,12 +214,12 @@ def _send_shorter_list(node: HostileCompute, honest: Honest, current: NodeRound,
         current.stored = stored
 
 
-def _send_wrong_tags(node: HostileCompute, honest: Honest, current: NodeRound, peer: bytes) -> Effect:
+def _send_wrong_tags(node: HostileCompute, honest: Honest, current: ComputeRound, peer: bytes) -> Effect:
     tags = current.tags_for
     return _list_with_tags(honest, current, peer, lambda place: _altered(tags(place), node.amount))
 
 
-def _list_with_tags(honest: Honest, current: NodeRound, peer: bytes, tags_for: Callable[[int], bytes]) -> Effect:
+def _list_with_tags(honest: Honest, current: ComputeRound, peer: bytes, tags_for: Callable[[int], bytes]) -> Effect:
     current.tags_for = tags_for  # type: ignore[method-assign, assignment]
     try:
         return honest(current, peer)  # type: ignore[no-any-return]
@@ -227,16 +227,16 @@ def _list_with_tags(honest: Honest, current: NodeRound, peer: bytes, tags_for: C
         del current.tags_for
 
 
-def _freeze_without_clients(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
+def _freeze_without_clients(node: HostileCompute, honest: Honest, current: ComputeRound, now_ms: int) -> list[Effect]:
     for client in sorted(current.kept)[: node.amount]:
         del current.kept[client]
     return honest(current, now_ms)  # type: ignore[no-any-return]
 
 
-def _freeze_with(invented: Callable[[HostileCompute, NodeRound], list[bytes]]) -> Honest:
+def _freeze_with(invented: Callable[[HostileCompute, ComputeRound], list[bytes]]) -> Honest:
     """Return a step that lists made-up contributions of these clients."""
 
-    def freeze(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
+    def freeze(node: HostileCompute, honest: Honest, current: ComputeRound, now_ms: int) -> list[Effect]:
         nodes, validated = len(current.stored.computes), current.validated
         for client in invented(node, current)[: node.amount]:
             rest = node._random(TAG_BYTES * nodes + validated.vector_bytes)
@@ -251,27 +251,27 @@ def _freeze_with(invented: Callable[[HostileCompute, NodeRound], list[bytes]]) -
     return freeze
 
 
-def _silent_clients(node: HostileCompute, current: NodeRound) -> list[bytes]:
+def _silent_clients(node: HostileCompute, current: ComputeRound) -> list[bytes]:
     """Return clients that have not contributed, then random ids, all of which the node would hold."""
     silent = [client for client in sorted(node._sessions.slots) if client not in current.kept]
     drawn = [node._random(ID_BYTES) for _ in range(16 * len(current.stored.computes))]
     return [client for client in (*silent, *drawn) if current.opened.holder(client).id == node.id]
 
 
-def _clients_of_others(node: HostileCompute, current: NodeRound) -> list[bytes]:
+def _clients_of_others(node: HostileCompute, current: ComputeRound) -> list[bytes]:
     return [client for client in sorted(node._sessions.slots) if current.opened.holder(client).id != node.id]
 
 
-def _load_twice_listed(node: HostileCompute, honest: Honest, *positional: Any) -> NodeRound:
+def _load_twice_listed(node: HostileCompute, honest: Honest, *positional: Any) -> ComputeRound:
     """List the first entry twice, with its tags."""
-    current: NodeRound = honest(*positional)
+    current: ComputeRound = honest(*positional)
     entries, tags = current.sorted_entries, current.tags_for
     current.sorted_entries = lambda: entries()[:ENTRY_BYTES] + entries()  # type: ignore[method-assign]
     current.tags_for = lambda place: tags(place)[:TAG_BYTES] + tags(place)  # type: ignore[method-assign]
     return current
 
 
-def _object(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
+def _object(node: HostileCompute, honest: Honest, current: ComputeRound, now_ms: int) -> list[Effect]:
     """Object to the first `amount` entries of each list, whose tags it changes first."""
     if current.takes("all lists") and len(current.lists) == len(current.stored.computes):
         for peer, received in current.lists.items():
@@ -298,7 +298,7 @@ def _fall_silent(node: HostileCompute, honest: Honest, event: Event, now_ms: int
     return effects if speaks else [effect for effect in effects if not isinstance(effect, Send) or effect.retain]
 
 
-def _abort_late(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
+def _abort_late(node: HostileCompute, honest: Honest, current: ComputeRound, now_ms: int) -> list[Effect]:
     effects: list[Effect] = honest(current, now_ms)
     if not any(isinstance(effect, Report) and isinstance(effect.fact, Released) for effect in effects):
         return effects
@@ -324,7 +324,7 @@ def _lying(node: HostileCompute, send: Send) -> Send:
 def _call_old(
     node: HostileCompute,
     honest: Honest,
-    current: NodeRound,
+    current: ComputeRound,
     client: bytes,
     kept: HeldContribution,
     reply: Effect,

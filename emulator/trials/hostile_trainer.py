@@ -20,7 +20,7 @@ from dca_proto.protocol.events import Event, Timer
 from dca_proto.protocol.params import MU_MIN
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.trainer.round import Round
+from dca_proto.protocol.trainer.round import TrainerRound
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.kinds import SecureSum
@@ -62,7 +62,7 @@ class Meddling(HostileTrainer):
         again = [SetTimer(timer, now_ms + self.amount)] if self._times < MEDDLES_MAX else []
         return [*self._meddle(current), *again]
 
-    def _meddle(self, current: Round) -> list[Effect]:
+    def _meddle(self, current: TrainerRound) -> list[Effect]:
         raise NotImplementedError
 
 
@@ -92,7 +92,7 @@ class Outdated(HostileTrainer):
         return self._old.get((key.compute, key.epoch - 1), frame)
 
 
-def close_early(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
+def close_early(trainer: Meddling, honest: Honest, current: TrainerRound) -> list[Effect]:
     """Close the round at one more Compute node each time, and cancel it about two other announcements."""
     opened, nodes = current.opened, current.opened.computes
     sooner = trainer._sign(msgspec.structs.replace(opened.body, close_by_ms=opened.body.close_by_ms - 1))
@@ -106,13 +106,13 @@ def close_early(trainer: Meddling, honest: Honest, current: Round) -> list[Effec
     return [Send(node, current.id, payload) for node in to for payload in payloads]
 
 
-def cancel(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
+def cancel(trainer: Meddling, honest: Honest, current: TrainerRound) -> list[Effect]:
     """Cancel the round at all its Compute nodes, whether it has ended or not."""
     payload = encode(trainer._sign(m.Cancel(current.id, current.opened.hash, current.opened.frame)))
     return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in current.computes]
 
 
-def usurp(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
+def usurp(trainer: Meddling, honest: Honest, current: TrainerRound) -> list[Effect]:
     """Send aborts, lists, answers and reports of reused charges."""
     messages = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, trainer.clients)
     return [Send(to, current.id, encode(trainer._sign(body))) for _, to, body in messages]

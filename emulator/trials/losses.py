@@ -51,7 +51,7 @@ _PHASES = (*node_round.OPEN, node_round.RELEASED)
 LOST, REBOOTED, LATE, ABSENT = "lost", "rebooted", "late", "absent"
 
 
-class Plan(NamedTuple):
+class LossScenario(NamedTuple):
     """A scenario: M, p, what strikes (`LOST`, `REBOOTED`, `LATE` or `ABSENT`), how many nodes, and the seed."""
 
     computes: int
@@ -89,7 +89,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
         return self.skew or self.race
 
 
-def scenario_of(plan: Plan) -> Scenario:
+def scenario_of(plan: LossScenario) -> Scenario:
     """Draw the scenario of a plan."""
     stream = Streams(plan.seed)(f"losses/{plan.computes}/{plan.colluding}/{plan.strikes}/{plan.nodes}")
     struck = stream.sample(range(plan.computes), plan.nodes)
@@ -116,7 +116,7 @@ def _strike(stream: random.Random, actor: str, strikes: str) -> Fault:
     return Fault(kind=stream.choice(_KILLS), actor=actor, phase=stream.choice(_PHASES), for_ms=for_ms)
 
 
-def fate_of(plan: Plan) -> Fate:
+def fate_of(plan: LossScenario) -> Fate:
     """Run the scenario of a plan under the checkers of `CHECKED`."""
     world = TrialWorld(scenario_of(plan))
     watch, checks = _Watch(world), checkers_of(world)
@@ -167,7 +167,7 @@ class _Watch(Observer):
             self._lost_ms = self._world.simulator.now_ms if self._lost_ms is None else self._lost_ms
             own = {key for key in self._answered - self._arrived if key[1] == process.id}
             stored = [
-                decoded(table, value, node_round.StoredRound)
+                decoded(table, value, node_round.StoredComputeRound)
                 for (table, _), value in process.disk.records.items()
                 if table == node_round.ROUNDS
             ]

@@ -15,12 +15,12 @@ from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.results.figure import Amount, about
 from dca_proto.results.round import Traffic
 from emulator.shape import Shape
-from emulator.sim.trace import Entry
+from emulator.sim.trace import TraceEntry
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.noise import Noise
+from emulator.trials.checkers.noise import NoiseChecker
 from emulator.trials.fault import FaultOutcome
 from emulator.trials.scenario import to_plain
-from emulator.trials.world import RoundLog, TrialWorld
+from emulator.trials.world import TrialRound, TrialWorld
 
 LIVENESS, LIVENESS_NAME = 0, "live after healing"
 """Replace the number and name of an invariant if a trial did not become live."""
@@ -171,11 +171,11 @@ def outcome_of(
         virtual_s=(simulator.now_ms - simulator.start_ms) / 1000,
         transitions=tuple(sorted(transitions)),
         replay=f"dca emulate replay {world.scenario.seed}",
-        shape=next((checker.shape for checker in checkers if isinstance(checker, Noise)), Shape()),
+        shape=next((checker.shape for checker in checkers if isinstance(checker, NoiseChecker)), Shape()),
     )
 
 
-def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
+def _round(world: TrialWorld, log: TrialRound) -> RoundOutcome:
     fields: dict[str, Any] = {"result": "aborted"}
     if log.refused:
         fields = {"result": "refused", "reason": log.refused}
@@ -201,7 +201,7 @@ def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
     )
 
 
-def _reasons(log: RoundLog) -> dict[str, int]:
+def _reasons(log: TrialRound) -> dict[str, int]:
     """Return the reasons for which clients declined, the most frequent first, with the number of clients."""
     texts = (f"{fact.reason}: found {fact.found}; accepts {fact.expected}" for fact in log.declined.values())
     return dict(Counter(texts).most_common(REASONS_MAX))
@@ -222,7 +222,7 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
     }
 
 
-def _evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[str, ...]:
+def _evidence(world: TrialWorld, before: Iterable[TraceEntry], detail: str) -> tuple[str, ...]:
     """Return the facts before a break: those of its round and the emulator's, or all if `detail` names no round."""
     match = _ROUND.search(detail)
     if match is None:
@@ -231,7 +231,7 @@ def _evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[
     return _as_text(world, (entry for entry in before if getattr(entry.fact, "round_id", prefix).startswith(prefix)))
 
 
-def _as_text(world: TrialWorld, entries: Iterable[Entry]) -> tuple[str, ...]:
+def _as_text(world: TrialWorld, entries: Iterable[TraceEntry]) -> tuple[str, ...]:
     lines = []
     for entry in list(entries)[-FACTS_SHOWN:]:
         process = world.simulator.processes.get(entry.actor)

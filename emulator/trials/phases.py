@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
+from dca_proto.protocol.actor import Stored
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.effects import Effect, Persist
 from dca_proto.protocol.trainer import round as trainer_round
 
-_STORED: dict[str, Any] = {module.ROUNDS: module.StoredRound for module in (client_round, compute_round, trainer_round)}
+_STORED: dict[str, type[Stored]] = {
+    client_round.ROUNDS: client_round.StoredClientRound,
+    compute_round.ROUNDS: compute_round.StoredComputeRound,
+    trainer_round.ROUNDS: trainer_round.StoredTrainerRound,
+}
 
 
 def entered(effects: Sequence[Effect]) -> list[str]:

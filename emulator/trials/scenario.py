@@ -17,7 +17,7 @@ from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UN
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.terms import VerifiableTerms
 from dca_proto.protocol.wire.kinds import SECURE_SUM
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerLimits
 from emulator.sim.link import LinkOptions
 from emulator.sim.simulator import START_MS
 
@@ -159,7 +159,7 @@ def is_verifiable(population: Population, rounds: Rounds) -> bool:
     return rounds.is_summed and fits and population.dimension <= PROVEN_MAX
 
 
-class Limits(_Part, frozen=True, kw_only=True):
+class ActorLimits(_Part, frozen=True, kw_only=True):
     """The policies of clients, the floors of Compute nodes, and the trainer's account.
 
     Attributes:
@@ -235,9 +235,9 @@ class Scenario(_Part, frozen=True, kw_only=True):
     epoch_ms: Annotated[int, Meta(ge=EPOCH_MS_MIN, le=TIME_MS_MAX)] = Timing().epoch_ms
     population: Population = Population()
     rounds: Rounds = Rounds()
-    limits: Limits = Limits()
+    limits: ActorLimits = ActorLimits()
     network: LinkOptions = LinkOptions()
-    broker: BrokerOptions = BrokerOptions()
+    broker: BrokerLimits = BrokerLimits()
     faults: tuple[Fault, ...] = ()
     adversaries: tuple[Adversary, ...] = ()
 

@@ -21,7 +21,7 @@ from dca_proto.engine import LOCAL, Done
 from dca_proto.results.figure import Amount, Count, about
 from emulator.shape import ALARM, ALARM_POOLED, Shape
 from emulator.trials import refusals
-from emulator.trials.checkers.noise import Noise
+from emulator.trials.checkers.noise import NoiseChecker
 from emulator.trials.draw import draw_scenario
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
@@ -157,7 +157,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         self.noise = PooledNoise(draws=shape.draws, tests=verdict.tests, p_value=verdict.p_value)
         seeds = f"{first}..{last}"
         self.failed += [
-            Failure(seed=seeds, invariant=Noise.number, name=Noise.name, detail=sentence,
+            Failure(seed=seeds, invariant=NoiseChecker.number, name=NoiseChecker.name, detail=sentence,
                     replay=f"dca emulate sweep --seeds {seeds}")
             for sentence in verdict.broken[:MISSHAPEN_MAX]
         ]  # fmt: skip

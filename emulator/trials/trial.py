@@ -39,9 +39,9 @@ FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
 If a second process ran a copy of a Compute node, or its clock leapt over epochs, the trial waits for that interval
 first. Until then the last key that it published counts as the node's, and no process holds its secret."""
 _ROUNDS: dict[str, type[ActorRound[Any]]] = {
-    "client": client_round.Round,
-    "compute": compute_round.Round,
-    "trainer": trainer_round.Round,
+    "client": client_round.ClientRound,
+    "compute": compute_round.ComputeRound,
+    "trainer": trainer_round.TrainerRound,
 }
 _TABLES: dict[str, Table] = {role: kind.table for role, kind in _ROUNDS.items()}
 TRANSITIONS = tuple(

@@ -22,7 +22,7 @@ from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.fields import REPEATS_MAX
 from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.parts import split
-from emulator.sim.broker import Broker, BrokerOptions
+from emulator.sim.broker import BrokerLimits, SimBroker
 from emulator.sim.events import Observer, Refused
 from emulator.sim.lane import Packet, Uplink
 from emulator.sim.process import Process
@@ -41,14 +41,14 @@ Tamper = Callable[[Packet], Sequence[Packet]]
 """Maps a packet to the packets that the broker handles instead: none, the same, or others."""
 
 
-class Router(Broker):
+class Router(SimBroker):
     """The broker of a trial. It is honest unless a fault or an adversary adds to `tampers`, which see every packet.
 
     Attributes:
         passed: the last whole messages that it took.
     """
 
-    def __init__(self, simulator: Simulator, options: BrokerOptions) -> None:
+    def __init__(self, simulator: Simulator, options: BrokerLimits) -> None:
         super().__init__(simulator, options)
         self.passed: deque[Packet] = deque(maxlen=PACKETS_KEPT)
         self.tampers: list[Tamper] = []
@@ -70,7 +70,7 @@ class Router(Broker):
             self.inject(topic, wire)
 
 
-class RoundLog(msgspec.Struct, kw_only=True):
+class TrialRound(msgspec.Struct, kw_only=True):
     """One round as its owner sees it. Times are Unix milliseconds of virtual time; None if not yet reached.
 
     Attributes:
@@ -92,14 +92,14 @@ class RoundLog(msgspec.Struct, kw_only=True):
     ended_ms: int | None = None
     ended: RoundCompleted | RoundFailed | None = None
     declined: dict[bytes, Declined] = {}
-    repeat: RoundLog | None = None
+    repeat: TrialRound | None = None
 
     @property
     def id(self) -> bytes:
         return self.request.round_id
 
     @property
-    def last(self) -> RoundLog:
+    def last(self) -> TrialRound:
         """The last repeat of this round; the round itself if there is none."""
         return self if self.repeat is None else self.repeat.last
 
@@ -147,8 +147,8 @@ class TrialWorld(World, Observer):
         )
         self.scenario: Scenario = scenario
         self.router = simulator.broker = Router(simulator, scenario.broker)
-        self.rounds: list[RoundLog] = []
-        self.further: RoundLog | None = None
+        self.rounds: list[TrialRound] = []
+        self.further: TrialRound | None = None
         self.duplicated: set[bytes] = set()
         self.restored: set[bytes] = set()
         self.backed_up: set[bytes] = set()
@@ -224,13 +224,13 @@ class TrialWorld(World, Observer):
         own = [injection for injection in self.injections if process in self.processes_of(injection.fault.actor)]
         return sum(int(injection.kind.tardy * injection.amount) for injection in own)
 
-    def open_at(self, log: RoundLog) -> list[str]:
+    def open_at(self, log: TrialRound) -> list[str]:
         """Return where a round is still open, with its phase: the trainer, and Compute nodes that are not hostile."""
         where = ["its owner has yet to repeat it"] if log.is_to_repeat else []
         phase = phase_at(self.trainer, log.id)
         if log.ended is None and not log.refused:
             # A durable end counts even if it was not reported. An end that a slow trainer is still writing does not.
-            table, kind = trainer_round.ROUNDS, trainer_round.StoredRound
+            table, kind = trainer_round.ROUNDS, trainer_round.StoredTrainerRound
             stored = self.trainer.disk.records.get((table, log.id))
             if phase not in _ENDED or stored is None or decoded(table, stored, kind).phase not in _ENDED:
                 where.append(f"the trainer is {phase}")
@@ -245,21 +245,21 @@ class TrialWorld(World, Observer):
         """How many rounds were requested, without repeats."""
         return sum(not log.request.repeats for log in self.rounds)
 
-    def ask(self, request: OpenRound) -> RoundLog:
+    def ask(self, request: OpenRound) -> TrialRound:
         """Request a round from the trainer, now or as soon as it runs."""
-        log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
+        log = TrialRound(request=request, asked_ms=self.simulator.now_ms)
         self.rounds.append(log)
         self.requests.append(request)
         self._request(log)
         return log
 
-    def _repeat(self, log: RoundLog) -> None:
+    def _repeat(self, log: TrialRound) -> None:
         """Request a round again that was cancelled because of lost Compute nodes (DESIGN §4.8)."""
         fresh = digest(b"emulator-repeat", log.id)[:ID_BYTES]
         repeats = (*log.request.repeats, log.id)
         log.repeat = self.ask(msgspec.structs.replace(log.request, round_id=fresh, repeats=repeats))
 
-    def _request(self, log: RoundLog) -> None:
+    def _request(self, log: TrialRound) -> None:
         log.asked_start = self.trainer.starts if self.trainer.is_up else None
         try:
             self.simulator.command(self.trainer.id, log.request)
@@ -272,7 +272,7 @@ class TrialWorld(World, Observer):
             if log.asked_start != self.trainer.starts:
                 self._request(log)
 
-    def _unknown_rounds(self) -> list[RoundLog]:
+    def _unknown_rounds(self) -> list[TrialRound]:
         """Return the requested rounds that have not ended and that the trainer does not know."""
         trainer = self.trainer.actor
         waiting = [log for log in self.rounds if log.ended is None and not log.refused]
@@ -290,7 +290,7 @@ class TrialWorld(World, Observer):
                     self._note_in(log, process, fact)
 
     def _note_in(
-        self, log: RoundLog, process: Process, fact: Announced | Closed | RoundCompleted | RoundFailed | Declined
+        self, log: TrialRound, process: Process, fact: Announced | Closed | RoundCompleted | RoundFailed | Declined
     ) -> None:
         now_ms = self.simulator.now_ms
         if isinstance(fact, Declined):
@@ -381,7 +381,7 @@ class TrialWorld(World, Observer):
 
 def _forget_open_rounds(node: Process) -> None:
     """Delete the open rounds of a Compute node: after lying in a round it cannot continue it honestly."""
-    records, table, kind = node.disk.records, node_round.ROUNDS, node_round.StoredRound
+    records, table, kind = node.disk.records, node_round.ROUNDS, node_round.StoredComputeRound
     stored = [decoded(table, value, kind) for (name, _), value in records.items() if name == table]
     lost = {record.round_id for record in stored if record.phase in node_round.OPEN}
     of_rounds = (table, node_round.ANNOUNCEMENTS, node_round.CONTRIBUTIONS, node_round.LISTS, node_round.ANSWERS)

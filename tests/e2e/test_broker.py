@@ -19,7 +19,7 @@ from scripted_broker import ReportQueue, break_off, client_settings
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.wire.topics import root_of, subscriptions, topic_of
-from dca_proto.runtime.access import Access, Member, access_lines
+from dca_proto.runtime.access import Access, BrokerUser, access_lines
 from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_broker
 from dca_proto.runtime.endings import tls_end_ms
 from dca_proto.runtime.mqtt import Backoff, MqttTransport
@@ -28,7 +28,7 @@ from dca_proto.runtime.transport import Connected, Gone
 
 FEDERATION = b"ward" * 8
 CLIENT, OTHER, COMPUTE, TRAINER = (
-    Member(role, bytes([number]) * 16, f"password-{number}")
+    BrokerUser(role, bytes([number]) * 16, f"password-{number}")
     for number, role in enumerate((Channel.CLIENT, Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER), 1)
 )
 ACCESS = Access(FEDERATION, (CLIENT, OTHER, COMPUTE, TRAINER))
@@ -54,7 +54,7 @@ class Ward:
     def __init__(self, broker: Broker, authority: Path, directory: Path) -> None:
         self.broker, self.authority, self.directory = broker, authority, directory
 
-    def settings(self, member: Member, password: str | None = None, ca: str = "ca.pem") -> BrokerSettings:
+    def settings(self, member: BrokerUser, password: str | None = None, ca: str = "ca.pem") -> BrokerSettings:
         file = self.directory / member.id.hex()
         file.touch(0o600)
         file.write_text(password or member.password)
@@ -67,7 +67,7 @@ class Ward:
         )
 
     def transport(
-        self, member: Member, *filters: str, settings: BrokerSettings | None = None, client_id: str | None = None
+        self, member: BrokerUser, *filters: str, settings: BrokerSettings | None = None, client_id: str | None = None
     ) -> MqttTransport:
         filters = filters or subscriptions(FEDERATION, member.role, member.id)
         return connection(settings or self.settings(member), client_id or member.id.hex(), *filters)
@@ -78,11 +78,11 @@ def ward(each_version: str, broker: Broker, authority: Path, tmp_path: Path) -> 
     return Ward(broker, authority, tmp_path)
 
 
-def topic(receiver: Member, sender: Member) -> str:
+def topic(receiver: BrokerUser, sender: BrokerUser) -> str:
     return topic_of(FEDERATION, Address(receiver.role, receiver.id), sender.id)
 
 
-def broadcast(channel: Channel, sender: Member) -> str:
+def broadcast(channel: Channel, sender: BrokerUser) -> str:
     return topic_of(FEDERATION, Address(channel), sender.id)
 
 
@@ -154,7 +154,7 @@ def test_a_password_withdrawn_is_reported_and_tried_again(ward: Ward, tmp_path: 
 
     async def scenario() -> None:
         reports: asyncio.Queue[object] = asyncio.Queue()
-        changed = Access(FEDERATION, (Member(CLIENT.role, CLIENT.id, "another password"),))
+        changed = Access(FEDERATION, (BrokerUser(CLIENT.role, CLIENT.id, "another password"),))
         port = free_port()
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", port=port, access=ACCESS)) as broker:
             settings = msgspec.structs.replace(ward.settings(CLIENT), url=broker.url, ca=None)
@@ -210,7 +210,7 @@ def test_whoever_connects_by_tls_learns_when_the_brokers_certificate_ends(ward: 
 def test_a_compute_node_may_leave_a_will_in_its_own_name_and_in_no_other(ward: Ward) -> None:
     """A broker refuses the connection, or keeps the will to itself."""
 
-    def leaving(member: Member, will: str) -> MqttTransport:
+    def leaving(member: BrokerUser, will: str) -> MqttTransport:
         settings, away = ward.settings(member), Backoff(first_s=3600.0, most_s=3600.0)
         name = member.id.hex()
         return MqttTransport(settings, name, ("x/+",), rng=random.Random(1), backoff=away, will=will)
@@ -364,4 +364,4 @@ def test_hardening_5_an_access_list_spells_out_a_clients_topics() -> None:
 @pytest.mark.parametrize("password", ["short", "with\nnewline", ""])
 def test_unusable_passwords_are_refused(password: str) -> None:
     with pytest.raises(UsageError, match="must be printable and have at least 8"):
-        Member(Channel.CLIENT, bytes(16), password)
+        BrokerUser(Channel.CLIENT, bytes(16), password)

@@ -18,14 +18,14 @@ from patience import PATIENCE_S
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.wire.topics import root_of, subscriptions, topic_of
-from dca_proto.runtime.access import Access, Member, limit_lines
+from dca_proto.runtime.access import Access, BrokerUser, limit_lines
 from dca_proto.runtime.broker import Broker, BrokerOptions, launch_broker
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
 
 FEDERATION = b"ward" * 8
 HOSTILE, HONEST, NODE, TRAINER = (
-    Member(role, bytes([number]) * 16, f"password-{number}")
+    BrokerUser(role, bytes([number]) * 16, f"password-{number}")
     for number, role in enumerate((Channel.CLIENT, Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER), 1)
 )
 ACCESS = Access(FEDERATION, (HOSTILE, HONEST, NODE, TRAINER))
@@ -36,7 +36,7 @@ PAGES = 8 << 20  # of the allocator and of the program itself, beside what mosqu
 class Raw:
     """A client that keeps no rule of MQTT but the spelling of its packets."""
 
-    def __init__(self, broker: Broker, member: Member, *, keep: bool = False) -> None:
+    def __init__(self, broker: Broker, member: BrokerUser, *, keep: bool = False) -> None:
         self._socket = socket.create_connection(("127.0.0.1", int(broker.url.rpartition(":")[2])))
         self._socket.settimeout(PATIENCE_S)
         name, flags = member.id.hex(), 0xC0 if keep else 0xC2
@@ -85,7 +85,7 @@ def _length(size: int) -> bytes:
     return spelt + bytes([size])
 
 
-def inbox(member: Member, sender: Member = HOSTILE) -> str:
+def inbox(member: BrokerUser, sender: BrokerUser = HOSTILE) -> str:
     return topic_of(FEDERATION, Address(member.role, member.id), sender.id)
 
 
@@ -150,7 +150,7 @@ ATTACKS = [
 
 
 @asynccontextmanager
-async def connected(broker: Broker, member: Member, directory: Path) -> AsyncIterator[MqttTransport]:
+async def connected(broker: Broker, member: BrokerUser, directory: Path) -> AsyncIterator[MqttTransport]:
     file = directory / member.id.hex()
     file.touch(0o600)
     file.write_text(member.password)

@@ -17,8 +17,8 @@ from dca_proto.errors import RoundAborted
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Declined, Dropped, FederationChanged, SessionKept
 from dca_proto.runtime import device
-from dca_proto.runtime.access import Access, Member
-from dca_proto.runtime.broker import BrokerOptions, Kind, launch_broker
+from dca_proto.runtime.access import Access, BrokerUser
+from dca_proto.runtime.broker import BrokerKind, BrokerOptions, launch_broker
 from dca_proto.runtime.keyfile import read_federation, read_identity
 from dca_proto.runtime.request import RoundSettings, open_round
 
@@ -196,11 +196,11 @@ def secured(folder: Path) -> Access:
         path.with_suffix(".password").write_text(f"password of {path.stem}")
         path.with_suffix(".password").chmod(0o600)
         role = role_of(path.stem)
-        members.append(Member(Channel(role), read_identity(path, role).id, f"password of {path.stem}"))
+        members.append(BrokerUser(Channel(role), read_identity(path, role).id, f"password of {path.stem}"))
     return Access(read_federation(folder / "federation.toml").id, tuple(members))
 
 
-async def scenario(folder: Path, kind: Kind, *parts: str) -> None:
+async def scenario(folder: Path, kind: BrokerKind, *parts: str) -> None:
     owner = folder / "owner"
     run("federation", "init", owner, "--computes", 3, "--clients", CLIENTS, "--name", "changing")
     options = BrokerOptions(kind=kind, access=secured(owner) if kind == "mosquitto" else None)

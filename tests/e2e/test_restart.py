@@ -181,7 +181,7 @@ async def check_node(node: LiveActor) -> None:
 async def check_released(path: Path) -> None:
     """The round is over for good, and nothing of the contributions is left."""
     (stored,) = records(path, compute_round.ROUNDS)
-    assert msgspec.msgpack.decode(stored, type=compute_round.StoredRound).phase == compute_round.RELEASED
+    assert msgspec.msgpack.decode(stored, type=compute_round.StoredComputeRound).phase == compute_round.RELEASED
     assert records(path, compute_round.CONTRIBUTIONS) == records(path, compute_round.LISTS) == []
 
 
@@ -197,7 +197,7 @@ async def check_client(member: LiveActor) -> None:
     (sent,) = member.sent_to(COMPUTE)
     assert len(set(sent)) == 1
     (left,) = records(member.path, client_round.ROUNDS)
-    assert msgspec.msgpack.decode(left, type=client_round.StoredRound).outbound is None
+    assert msgspec.msgpack.decode(left, type=client_round.StoredClientRound).outbound is None
 
 
 class Process:

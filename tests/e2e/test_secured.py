@@ -14,7 +14,7 @@ from scripted_broker import client_settings
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.params import Timing
-from dca_proto.runtime.access import Access, Member
+from dca_proto.runtime.access import Access, BrokerUser
 from dca_proto.runtime.broker import BrokerOptions, TlsFiles, launch_broker
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.testing import NoNoise, TestFederation
@@ -29,11 +29,11 @@ def access_of(actors: TestFederation) -> Access:
         Channel.COMPUTE: actors.computes,
         Channel.TRAINER: (actors.trainer_identity.id,),
     }
-    members = [Member(role, one, f"password of {one.hex()}") for role, ids in roles.items() for one in ids]
+    members = [BrokerUser(role, one, f"password of {one.hex()}") for role, ids in roles.items() for one in ids]
     return Access(actors.federation.id, tuple(members))
 
 
-def settings_of(member: Member, url: str, ca: Path, directory: Path) -> BrokerSettings:
+def settings_of(member: BrokerUser, url: str, ca: Path, directory: Path) -> BrokerSettings:
     file = directory / f"{member.id.hex()}.password"
     file.touch(0o600)
     file.write_text(member.password)

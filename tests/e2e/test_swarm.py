@@ -26,7 +26,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dca_proto.cli import main
-from dca_proto.cli.swarm_progress import Progress
+from dca_proto.cli.swarm_progress import SwarmProgress
 from dca_proto.errors import RoundAborted
 from dca_proto.jobs.runner import RETRIES
 from dca_proto.protocol import facts
@@ -125,7 +125,7 @@ def test_progress_is_printed_line_by_line_without_a_terminal(dca: Dca, table: Pa
 
 def test_each_phase_is_printed_once_and_an_aborted_round_has_one() -> None:
     screen = io.StringIO()
-    view = Progress(Console(file=screen, width=80), clients=2)
+    view = SwarmProgress(Console(file=screen, width=80), clients=2)
     log = RoundLog("sum", 1, began_s=0.0, arrived=1)
     view.changed(log)
     assert not screen.getvalue()

@@ -26,7 +26,7 @@ from schemas import parsed
 from scipy.stats import binom
 
 from dca_proto.cli import main
-from dca_proto.cli.swarm_progress import Progress
+from dca_proto.cli.swarm_progress import SwarmProgress
 from dca_proto.errors import RoundAborted
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.runtime.broker import Broker
@@ -288,7 +288,7 @@ def test_progress_of_reports_on_a_terminal_and_in_a_log() -> None:
         for terminal in (False, True):
             screen = io.StringIO()
             console = Console(file=screen, width=100, force_terminal=terminal)
-            with Progress(console, 4, "reported", iterative=iterative) as view:
+            with SwarmProgress(console, 4, "reported", iterative=iterative) as view:
                 view.changed(log)
                 view.changed(over)
             screens[iterative, terminal] = screen.getvalue()

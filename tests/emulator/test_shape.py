@@ -12,7 +12,7 @@ from scipy import stats
 
 from dca_proto.privacy.noise import discrete_gaussian
 from emulator import shape
-from emulator.shape import ALARM, ALARM_POOLED, Shape, Table
+from emulator.shape import ALARM, ALARM_POOLED, NoiseTable, Shape
 
 VARIANCE = 2**32
 DEVIATION = 2**16
@@ -37,7 +37,7 @@ def counted(noise: Values, seed: int = 0, values: Values | None = None, clients:
     places = shape.of_gaussian(noise, VARIANCE, dither)
     largest = shape.largest_of_gaussian(VARIANCE)
     rounds = tuple(row // clients for row in range(len(noise)))
-    made.count(Table("Gaussian noise", places, noise, largest, values, names, rounds), dither)
+    made.count(NoiseTable("Gaussian noise", places, noise, largest, values, names, rounds), dither)
     return made
 
 
@@ -81,7 +81,7 @@ def test_exact_draws_have_their_shape_at_any_width() -> None:
         noise = discrete_gaussian(variance).sample(200_000, bytes(32)).reshape(-1, 8)
         dither, made = np.random.default_rng(1), Shape()
         places = shape.of_gaussian(noise, variance, dither)
-        made.count(Table("noise", places, noise, shape.largest_of_gaussian(variance)), dither)
+        made.count(NoiseTable("noise", places, noise, shape.largest_of_gaussian(variance)), dither)
         assert made.verdict(ALARM_POOLED).broken == ()
 
 
@@ -213,9 +213,9 @@ def test_biased_bits_and_categories_are_found() -> None:
     for chance, real, sound in ((0.3, 0.3, True), (0.3, 0.2, False), (0.5, 0.6, False)):
         bits, made = rng.random((300, 8)) < real, Shape()
         places = shape.of_choice(np.where(bits, 0, chance), np.where(bits, chance, 1 - chance), dither)
-        made.count(Table("bits", places), dither)
+        made.count(NoiseTable("bits", places), dither)
         assert (made.verdict(ALARM_POOLED).broken == ()) is sound
     same, made = np.repeat(rng.random((300, 1)) < 0.3, 8, axis=1), Shape()
     places = shape.of_choice(np.where(same, 0, 0.3), np.where(same, 0.3, 0.7), dither)
-    made.count(Table("bits", places), dither)
+    made.count(NoiseTable("bits", places), dither)
     assert any("apart" in sentence for sentence in made.verdict(ALARM_POOLED).broken), "one coin for all bits"

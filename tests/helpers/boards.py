@@ -10,14 +10,14 @@ from patience import PATIENCE_S
 
 from dca_proto.dashboard.memory import Seen
 from dca_proto.dashboard.server import Board, Dashboard
-from dca_proto.results.status import Result, Status, Statuses
+from dca_proto.results.status import StatedResult, Status, Statuses
 from dca_proto.runtime.listen import Listen
 
 
 class Shown:
     """What the dashboard sees when it looks; a test changes it."""
 
-    def __init__(self, *actors: Status, stopped: Sequence[str] = (), kept: Sequence[Result] = ()) -> None:
+    def __init__(self, *actors: Status, stopped: Sequence[str] = (), kept: Sequence[StatedResult] = ()) -> None:
         self.actors, self.stopped, self.kept = [*actors], [*stopped], [*kept]
 
     def __call__(self) -> Seen:

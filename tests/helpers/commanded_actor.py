@@ -7,7 +7,7 @@ from typing import Any
 
 from dca_proto.protocol.effects import Address, Channel, Effect, Send
 from dca_proto.protocol.events import Command, Event, Received, Started, TimerFired
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerLimits
 from emulator.sim.link import LinkOptions
 from emulator.sim.process import Process, ProcessOptions
 from emulator.sim.simulator import Simulator
@@ -36,7 +36,7 @@ class CommandedWorld:
     """Commanded Compute nodes on one simulator. `heard[i]`: (clock, event) of node i, over all its starts."""
 
     def __init__(
-        self, count: int, *, link: LinkOptions = PLAIN, broker: BrokerOptions | None = None, seed: int = 1
+        self, count: int, *, link: LinkOptions = PLAIN, broker: BrokerLimits | None = None, seed: int = 1
     ) -> None:
         self.simulator = Simulator(seed, link=link, broker=broker)
         self.broker = self.simulator.broker

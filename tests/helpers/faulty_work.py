@@ -7,7 +7,7 @@ import os
 import msgspec
 import numpy as np
 
-from emulator.shape import ALARM, Shape, Table, largest_of_gaussian, of_gaussian
+from emulator.shape import ALARM, NoiseTable, Shape, largest_of_gaussian, of_gaussian
 from emulator.trials.outcome import Ended, InvariantOutcome, Outcome, RoundOutcome
 
 
@@ -49,6 +49,6 @@ def clips_noise(seed: int) -> Outcome:
     """A trial whose noise is clipped at three standard deviations; its draws alone are too few to show that."""
     dither, variance, made = np.random.default_rng(seed), 2**40, Shape()
     noise = np.rint(dither.normal(0, 2**20, (2, 4_000))).astype(np.int64).clip(-3 * 2**20, 3 * 2**20)
-    table = Table("Gaussian noise", of_gaussian(noise, variance, dither), noise, largest_of_gaussian(variance))
+    table = NoiseTable("Gaussian noise", of_gaussian(noise, variance, dither), noise, largest_of_gaussian(variance))
     made.count(table, dither)
     return msgspec.structs.replace(nothing(seed), ok=not made.verdict(ALARM).broken, shape=made)

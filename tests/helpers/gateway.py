@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.round import ROUNDS, StoredRound
+from dca_proto.protocol.client.round import ROUNDS, StoredClientRound
 from dca_proto.protocol.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.protocol.events import Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.wire.topics import sender_of, topic_of
@@ -112,7 +112,7 @@ class Gateway:
     def _carry_out(self, client_id: bytes, effect: Effect) -> None:
         match effect:
             case Persist(table, _, value) if table == ROUNDS:
-                made = msgspec.msgpack.decode(value, type=StoredRound).outbound
+                made = msgspec.msgpack.decode(value, type=StoredClientRound).outbound
                 if made is not None:
                     assert client_id not in self.stored, "one contribution a round"
                     self.stored[client_id] = made.payload

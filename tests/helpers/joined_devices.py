@@ -15,7 +15,7 @@ from dca_proto.protocol.federation import sign_federation
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import Joined, join
 from dca_proto.runtime.keyfile import read_federation, read_identity, replace_file
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import RegistrarServer
 from dca_proto.runtime.registrar_file import read_registrar
 
 HOSTS = "berlin=127.0.0.1,paris=127.0.0.2"
@@ -37,9 +37,9 @@ def invite(host: Path, *names: str, **options: Any) -> list[Path]:
 
 
 @contextlib.asynccontextmanager
-async def serving(host: Path) -> AsyncIterator[Registrar]:
+async def serving(host: Path) -> AsyncIterator[RegistrarServer]:
     """Run the registrar."""
-    running, ready = Registrar(read_registrar(host / "registrar.toml")), asyncio.Event()
+    running, ready = RegistrarServer(read_registrar(host / "registrar.toml")), asyncio.Event()
     task = asyncio.create_task(running.run(ready))
     try:
         waiting = asyncio.create_task(ready.wait())
@@ -51,7 +51,7 @@ async def serving(host: Path) -> AsyncIterator[Registrar]:
         await asyncio.wait([task])
 
 
-def play(host: Path, scene: Callable[[Registrar], Coroutine[Any, Any, Any]]) -> Any:
+def play(host: Path, scene: Callable[[RegistrarServer], Coroutine[Any, Any, Any]]) -> Any:
     """Play a scene while the registrar serves."""
 
     async def whole() -> Any:

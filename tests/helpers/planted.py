@@ -11,7 +11,7 @@ import msgspec
 
 from dca_proto.protocol.announcement import seal_answer
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.round import Round
+from dca_proto.protocol.compute.round import ComputeRound
 from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send
 from dca_proto.protocol.facts import Released, RoundCompleted
 from dca_proto.protocol.trainer.actor import Trainer
@@ -26,7 +26,7 @@ class SecondRelease(ComputeNode):
             self.first = body
         return super()._sign(body)
 
-    def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+    def _release_when_complete(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         opened, effects = current.opened, super()._release_when_complete(current, now_ms)
         if not any(isinstance(one, Report) and isinstance(one.fact, Released) for one in effects):
             return effects

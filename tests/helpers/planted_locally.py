@@ -16,15 +16,14 @@ from dca_proto.crypto.sealing import KEY_BYTES
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.client import answer
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.round import Round as ClientRound
+from dca_proto.protocol.client.round import ClientRound
 from dca_proto.protocol.effects import Address, Channel, Effect, Persist, Send
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.trainer.round import RELEASES
-from dca_proto.protocol.trainer.round import Round as TrainerRound
+from dca_proto.protocol.trainer.round import RELEASES, TrainerRound
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import decode_body, encode
 from dca_proto.protocol.wire.messages import Body, Release, Signed

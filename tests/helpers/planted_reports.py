@@ -19,13 +19,13 @@ from dca_proto.privacy.local.additive import AnalyticGaussian
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, UNARY_ENCODING
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.round import Round as ClientRound
+from dca_proto.protocol.client.round import ClientRound
 from dca_proto.protocol.effects import Effect, Report, Send
 from dca_proto.protocol.facts import DataFailed, RoundCompleted
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.round import Round as TrainerRound
+from dca_proto.protocol.trainer.round import TrainerRound
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Release
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW

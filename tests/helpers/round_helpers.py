@@ -52,7 +52,7 @@ from dca_proto.protocol.wire.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.testing import Envelope, Network, NoNoise, Records, TestFederation, seeded
+from dca_proto.testing import Envelope, Network, NoNoise, StoreContents, TestFederation, seeded
 
 NOT_STATE = {
     "dropped", "_random", "_rows", "_agreed", "_pace", "_early", "_index", "consents", "_validated", "listed",
@@ -259,11 +259,11 @@ def recompose(client: Client, **changes: Any) -> None:
 # --- old copies ------------------------------------------------------------------------------------------------------
 
 
-def copy_of(network: Network, actor_id: bytes) -> Records:
+def copy_of(network: Network, actor_id: bytes) -> StoreContents:
     return dict(network.stores[actor_id])
 
 
-def restore(network: Network, actor_id: bytes, copy: Records) -> None:
+def restore(network: Network, actor_id: bytes, copy: StoreContents) -> None:
     """Restart a device or node from an old copy of its store."""
     network.stores[actor_id] = dict(copy)
     network.restart(actor_id)

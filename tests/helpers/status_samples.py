@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from dca_proto.results.status import PHASE_S, Durations, LastRound, Outcome, Result, RoundStatus, ScheduledJob, Status
+from dca_proto.results.status import (
+    PHASE_S,
+    Durations,
+    LastRound,
+    RoundStatus,
+    ScheduledJob,
+    StatedResult,
+    StatedValue,
+    Status,
+)
 
 HOSTILE = "<script>document.title = 'ran'</script>"
 PRIVATE = ("ward-3 (0dcbcd97)", "no such column", "contributed to mean", "temperature 21.5", "no number")
@@ -32,8 +41,9 @@ def status_of(role: str = "trainer", **known: Any) -> Status:
         "schedule": [ScheduledJob(title="daily mean", next="2026-11-30T06:00:00Z", done=212, gaps=3, of=365,
                                   lasts_to="2027-04-30")],
         "last": LastRound(at="2026-11-29T05:00:09Z", round_id="77" * 16, what=PRIVATE[2], ok=True),
-        "results": [Result(at=f"2026-11-{day:02}T06:00:10Z", round_id=f"{day:032x}", statistic="mean", contributors=25,
-                           outcomes=[Outcome(label=PRIVATE[3], value=20 + day / 10, noise_std=0.4)], more=2)
+        "results": [StatedResult(at=f"2026-11-{day:02}T06:00:10Z", round_id=f"{day:032x}", statistic="mean",
+                                 outcomes=[StatedValue(label=PRIVATE[3], value=20 + day / 10, noise_std=0.4)],
+                                 contributors=25, more=2)
                     for day in range(20, 29)],
     }  # fmt: skip
     return Status(**{**usual, **known})

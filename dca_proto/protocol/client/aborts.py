@@ -10,7 +10,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import RESEND, BaseActor
 from dca_proto.protocol.announcement import OpenedAnnouncement
-from dca_proto.protocol.client.round import ANNOUNCEMENTS, ASK, CLOSE, RETURNED, ROUNDS, ClientRoom, Round
+from dca_proto.protocol.client.round import ANNOUNCEMENTS, ASK, CLOSE, RETURNED, ROUNDS, ClientRoom, ClientRound
 from dca_proto.protocol.client.trust import Trust
 from dca_proto.protocol.effects import Effect, Forget, Report, SetTimer
 from dca_proto.protocol.ledger import Ledger
@@ -18,7 +18,7 @@ from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import body_of
 
 
-class Returning(BaseActor[Round]):
+class Returning(BaseActor[ClientRound]):
     """The part of a client that counts aborts and forgets rounds."""
 
     ledger: Ledger
@@ -67,7 +67,7 @@ class Returning(BaseActor[Round]):
                 wrong.append(error)
         return [*effects, *(self._drop(error, opened.body.trainer) for error in wrong[:1])]
 
-    def _settle(self, current: Round) -> list[Effect]:
+    def _settle(self, current: ClientRound) -> list[Effect]:
         """Stop counting the round as open. The oldest rounds with a receipt give way if they have no room any more.
 
         First they lose their announcement, without which this client no longer asks for aborts, then their record.
@@ -90,13 +90,13 @@ class Returning(BaseActor[Round]):
             effects += [*old.cancel(CLOSE, ASK), *self._forget(old, 0)]
         return effects
 
-    def _oldest_kept(self, trainer: bytes | None, *, with_announcement: bool = False) -> Round:
+    def _oldest_kept(self, trainer: bytes | None, *, with_announcement: bool = False) -> ClientRound:
         """Return the oldest round with a receipt, of a trainer or of all."""
         kept = (current for current in self._rounds.values() if not current.is_open)
         own = (current for current in kept if trainer in (None, current.stored.trainer))
         return next(current for current in own if current.opened is not None or not with_announcement)
 
-    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
+    def _forget(self, current: ClientRound, now_ms: int) -> list[Effect]:
         """Forget everything about a round except its charge."""
         current.step(CLOSE)
         del self._rounds[current.id]
@@ -105,14 +105,14 @@ class Returning(BaseActor[Round]):
         self._room.forget(current)
         return [Forget(ROUNDS, current.id), *([Forget(ANNOUNCEMENTS, current.id)] if current.opened else [])]
 
-    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
+    def _close_timer(self, current: ClientRound, now_ms: int) -> SetTimer:
         """Set the time to forget a round, when its decline or its aborts are no longer needed (§4.8).
 
         A node that has answered aborts at the end of the grace; its abort arrives a little later.
         """
         return current.timer(CLOSE, max(now_ms, self._forget_ms(current)))
 
-    def _forget_ms(self, current: Round) -> int:
+    def _forget_ms(self, current: ClientRound) -> int:
         """Return when a round is forgotten, and from which time no abort counts any more."""
         grace_ms = self._timing.abort_grace_ms if current.is_summed or current.takes(RESEND) else 0
         grace_ms += self._timing.kept_ms if current.is_summed or not grace_ms else 0

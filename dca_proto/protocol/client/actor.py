@@ -34,9 +34,9 @@ from dca_proto.protocol.client.round import (
     CLOSE,
     ROUNDS,
     ClientRoom,
-    Declines,
-    Round,
-    StoredRound,
+    ClientRound,
+    DeclinedRounds,
+    StoredClientRound,
 )
 from dca_proto.protocol.client.rows import Rows
 from dca_proto.protocol.client.trust import Trust
@@ -119,7 +119,7 @@ class Client(Asking):
 
     def _restore(self, records: Records) -> None:
         self.ledger = Ledger(loaded(records, LEDGER, Charge).values())
-        self.declines = Declines(records)
+        self.declines = DeclinedRounds(records)
         self._seen = SeenEpochs(records, self._timing)
         self._session = OwnSession(
             self._identity,
@@ -137,7 +137,7 @@ class Client(Asking):
         self._foreign: list[bytes] = []  # stored rounds that the present federation file does not accept
         self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
-        rounds = loaded(records, ROUNDS, StoredRound).items()
+        rounds = loaded(records, ROUNDS, StoredClientRound).items()
         for round_id, stored in sorted(rounds, key=lambda item: item[1].commit_by_ms):
             opened = None
             if round_id in announcements:
@@ -147,7 +147,7 @@ class Client(Asking):
                 except PeerError:
                     self._foreign.append(round_id)
                     continue
-            self._hold(Round(round_id, stored, self.id, opened))
+            self._hold(ClientRound(round_id, stored, self.id, opened))
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Client(Asking):
         begun = [*self._file_effects(), *self._trust.pin(self._federation), *forgotten, *self._greet(now_ms)]
         return [*begun, *self._ask_nodes(now_ms), *resumed]
 
-    def _waits(self, current: Round, now_ms: int) -> Waiting:
+    def _waits(self, current: ClientRound, now_ms: int) -> Waiting:
         """Wait for the receipt."""
         statistic = current.opened.body.statistic if current.opened is not None else ""
         return Waiting(current.id, statistic, current.phase, current.stored.commit_by_ms, (current.holder.id,))
@@ -240,7 +240,7 @@ class Client(Asking):
 
     def _decide(self, opened: OpenedAnnouncement, now_ms: int) -> list[Effect]:
         """Contribute or decline."""
-        current = Round.announced(opened, self.id)
+        current = ClientRound.announced(opened, self.id)
         wrong = self._seen.wrong(opened.epochs, now_ms)
         if wrong is not None:
             found = f"epoch {wrong[0].epoch} of Compute node {self._federation.name_of(wrong[0].compute)}"
@@ -251,7 +251,7 @@ class Client(Asking):
             return [*seen, *self._refuse(current, opened, validated, now_ms)]
         return [*seen, *self._contribute(current, opened, validated, now_ms)]
 
-    def _hold(self, current: Round) -> None:
+    def _hold(self, current: ClientRound) -> None:
         self._rounds[current.id] = current
         self._room.note(current)
         if current.stored.outbound is not None and current.is_summed and current.id in self.ledger:
@@ -274,7 +274,7 @@ class Client(Asking):
         return self._consent.to_charge(opened.body, validated, self.ledger, pending, now_ms) or validated
 
     def _contribute(
-        self, current: Round, opened: OpenedAnnouncement, validated: ValidatedRound, now_ms: int
+        self, current: ClientRound, opened: OpenedAnnouncement, validated: ValidatedRound, now_ms: int
     ) -> list[Effect]:
         """Charge the budget, and store the contribution in the same transaction."""
         body = opened.body
@@ -310,7 +310,7 @@ class Client(Asking):
             *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
 
-    def _refuse(self, current: Round, opened: OpenedAnnouncement, refusal: Refusal, now_ms: int) -> list[Effect]:
+    def _refuse(self, current: ClientRound, opened: OpenedAnnouncement, refusal: Refusal, now_ms: int) -> list[Effect]:
         """Decline the round, with the reason. Of the announcement, only the hash and the deadlines are kept."""
         found, expected = map(self._federation.named, (refusal.found, refusal.expected))
         cut = Refusal(refusal.reason, found[:TEXT_CHARS_MAX], expected[:TEXT_CHARS_MAX])
@@ -371,14 +371,14 @@ class Client(Asking):
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
-    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
+    def _resend(self, current: ClientRound, now_ms: int) -> list[Effect]:
         """Until the round's end, resend the message that has no receipt; afterwards, ask the nodes for aborts."""
         if now_ms < current.stored.commit_by_ms:
             current.sent_ms, answers = now_ms, current.answers()
             return [*answers, current.resend_timer(self._timing, self._random(1), now_ms, answers)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
 
-    def _answer_again(self, current: Round, now_ms: int) -> list[Effect]:
+    def _answer_again(self, current: ClientRound, now_ms: int) -> list[Effect]:
         """Answer a repeated announcement, unless the last copy of the answer is large and may be on its way."""
         answers = current.answers()
         size = max((len(one.payload) for one in answers if isinstance(one, Send)), default=0)
@@ -388,7 +388,7 @@ class Client(Asking):
         current.sent_ms = now_ms if answers else current.sent_ms
         return answers
 
-    def _ask(self, current: Round, now_ms: int) -> list[Effect]:
+    def _ask(self, current: ClientRound, now_ms: int) -> list[Effect]:
         """After the round's end, ask its nodes for missing aborts (§4.8)."""
         opened = current.opened
         if not current.takes(ASK) or not current.is_summed or opened is None:
@@ -406,6 +406,6 @@ class Client(Asking):
         current.asked += 1
         return [*current.cancel(RESEND), *questions, current.timer(ASK, now_ms + wait_ms)]  # one back-off, not two
 
-    def _resume(self, current: Round, now_ms: int) -> list[Effect]:
+    def _resume(self, current: ClientRound, now_ms: int) -> list[Effect]:
         again = self._resend if current.takes(RESEND) else self._ask
         return [self._close_timer(current, now_ms), *again(current, now_ms)]

@@ -42,7 +42,7 @@ TABLE: Table = {
 ROUNDS, ANNOUNCEMENTS = "client-round", "announcement"
 
 
-class StoredRound(Stored, frozen=True):
+class StoredClientRound(Stored, frozen=True):
     """The client's record of a round. An announcement is stored beside it if it may be needed again (DESIGN §7).
 
     Attributes:
@@ -65,7 +65,7 @@ class StoredRound(Stored, frozen=True):
     trusted: tuple[bytes, ...] = ()
 
 
-class Round(ActorRound[StoredRound]):
+class ClientRound(ActorRound[StoredClientRound]):
     """A client's round in memory.
 
     `holder` receives its contribution, which was last sent at `sent_ms`. `asked` counts its questions for aborts.
@@ -77,7 +77,7 @@ class Round(ActorRound[StoredRound]):
     table, records = TABLE, ROUNDS
 
     def __init__(
-        self, round_id: bytes, stored: StoredRound, client: bytes, opened: OpenedAnnouncement | None = None
+        self, round_id: bytes, stored: StoredClientRound, client: bytes, opened: OpenedAnnouncement | None = None
     ) -> None:
         super().__init__(round_id, stored, stored.announcement_hash, stored.computes)
         self.opened = opened
@@ -92,11 +92,11 @@ class Round(ActorRound[StoredRound]):
         self.amounts: Amounts = ()
 
     @classmethod
-    def announced(cls, opened: OpenedAnnouncement, client: bytes) -> Round:
+    def announced(cls, opened: OpenedAnnouncement, client: bytes) -> ClientRound:
         """Return a new round."""
         body = opened.body
         deadlines = (body.close_by_ms, body.commit_by_ms)
-        stored = StoredRound(NEW, opened.hash, body.trainer, opened.computes, *deadlines)
+        stored = StoredClientRound(NEW, opened.hash, body.trainer, opened.computes, *deadlines)
         return cls(body.round_id, stored, client, opened)
 
     @property
@@ -118,14 +118,14 @@ class Round(ActorRound[StoredRound]):
         return [Send(self.holder, self.id, self.stored.outbound.payload)]
 
 
-class ClientRoom(Rooms[Round]):
+class ClientRoom(Rooms[ClientRound]):
     """What the rounds of a client take, against its limits (DESIGN §7)."""
 
     def __init__(self) -> None:
         self.open, self.announcements, self.messages = Used(), Used(), Used()
         self.kept, self.kept_announcements = Used(), Used()
 
-    def amounts(self, current: Round) -> Amounts:
+    def amounts(self, current: ClientRound) -> Amounts:
         stored = current.stored
         announcement = len(current.opened.payload) if current.opened is not None else 0
         if not current.is_open:
@@ -169,7 +169,7 @@ class DeclinedRound(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Declines:
+class DeclinedRounds:
     """The newest rounds that a client declined, kept for its owner and restored from its store (DESIGN §4.3)."""
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> None:

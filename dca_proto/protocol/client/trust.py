@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dca_proto.protocol.client.round import StoredRound
+from dca_proto.protocol.client.round import StoredClientRound
 from dca_proto.protocol.effects import Effect, Persist
 from dca_proto.protocol.federation import ALL_BUT_ONE, Federation
 from dca_proto.protocol.policy import Policy
@@ -34,7 +34,7 @@ class Trust:
         """Return how many Compute nodes may be corrupt."""
         return federation.p_beside(self._pinned)
 
-    def returns(self, stored: StoredRound, aborted_by: tuple[bytes, ...], federation: Federation) -> bool:
+    def returns(self, stored: StoredClientRound, aborted_by: tuple[bytes, ...], federation: Federation) -> bool:
         """Return True if these nodes' aborts return a round's charge.
 
         More than p of them are in the federation file, by what p was when it was charged and by what it is now, and

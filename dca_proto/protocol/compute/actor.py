@@ -27,10 +27,10 @@ from dca_proto.protocol.compute.round import (
     FORGET,
     FREEZE,
     PROGRESS,
+    ComputeRound,
     EarlyContributions,
-    Round,
     SortedIds,
-    StoredRound,
+    StoredComputeRound,
     announced,
     restored_rounds,
 )
@@ -43,7 +43,7 @@ from dca_proto.protocol.params import QUESTIONS_BURST, Limits, Timing
 from dca_proto.protocol.policy import Floors, Refusal
 from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.records import Records, sized
-from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.sessions import SessionTable
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
 
@@ -119,7 +119,7 @@ class ComputeNode(Queried):
         self._charges = SeenCharges(records)
         since = [sized(SINCE, value, _SINCE_BYTES) for table, _, value in records if table == SINCE]
         self._since_ms = int.from_bytes(since[0], "big") if since else -1
-        self._sessions = Sessions(
+        self._sessions = SessionTable(
             records, self._federation, self.id, self._keys, self._pool, limits=self._limits, timing=self._timing,
             name_key=self._federation.name_key(self._identity),
         )  # fmt: skip
@@ -129,8 +129,8 @@ class ComputeNode(Queried):
         for current in self._rounds.values():
             self._room.note(current)
 
-    def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
-        return Round.loaded(self.id, stored, payload, self._federation, self._mechanism, self._limits)
+    def _load(self, stored: StoredComputeRound, payload: bytes | None) -> ComputeRound:
+        return ComputeRound.loaded(self.id, stored, payload, self._federation, self._mechanism, self._limits)
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         detail = "the federation file was replaced during the round, or this node no longer knows the round's statistic"
@@ -156,7 +156,7 @@ class ComputeNode(Queried):
         aborted = [effect for current in ended for effect in self._abort(current, "federation", detail)]
         return [*self._sessions.adopt(self._federation), *aborted]
 
-    def _resume(self, current: Round, now_ms: int) -> list[Effect]:
+    def _resume(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         if not current.is_open:
             again: list[Effect] = []
             if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
@@ -253,7 +253,7 @@ class ComputeNode(Queried):
             return [*begun, *self._freeze(current, now_ms)]
         return [*begun, *self._open_early(current, now_ms)]
 
-    def _open_early(self, current: Round, now_ms: int) -> list[Effect]:
+    def _open_early(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """Handle the contributions that overtook the announcement."""
         opened: list[Effect] = []
         for sender, message in self._early.take(current.id).items():
@@ -310,7 +310,7 @@ class ComputeNode(Queried):
         return self._keep(current, sender, kept, reply, now_ms)
 
     def _open_contribution(
-        self, current: Round, client: bytes, message: m.Contribution, now_ms: int
+        self, current: ComputeRound, client: bytes, message: m.Contribution, now_ms: int
     ) -> tuple[HeldContribution, ContributionKeys] | None:
         """Open a contribution with the client's newest session or the previous one; None if neither opens it."""
         for key in self._sessions.keys_of(client, current.stored.epoch, now_ms):
@@ -330,7 +330,9 @@ class ComputeNode(Queried):
                     raise
         return None
 
-    def _keep(self, current: Round, client: bytes, kept: HeldContribution, reply: Effect, now_ms: int) -> list[Effect]:
+    def _keep(
+        self, current: ComputeRound, client: bytes, kept: HeldContribution, reply: Effect, now_ms: int
+    ) -> list[Effect]:
         """Store a client's first contribution, unless its charge number was used or the round is full."""
         try:
             if client in current.kept:
@@ -377,7 +379,7 @@ class ComputeNode(Queried):
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def _send_progress(self, current: Round, now_ms: int) -> list[Effect]:
+    def _send_progress(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         return self._messages_for_trainer(current) if current.reported != len(current.kept) else []
 
     def _turn_epoch(self, now_ms: int, *, starts: bool = False) -> list[Effect]:
@@ -401,7 +403,7 @@ class ComputeNode(Queried):
         keys = self._keys
         return m.EpochKey(self.id, keys.epoch, keys.public, keys.expires_ms, self._federation.stamp)
 
-    def _timers(self, current: Round) -> list[Effect]:
+    def _timers(self, current: ComputeRound) -> list[Effect]:
         body = current.opened.body
         freeze = [current.timer(FREEZE, body.close_by_ms)] if current.takes(FREEZE) else []
         return [*freeze, current.timer(COMMIT, self._gives_up_ms(current))]

@@ -20,12 +20,12 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.proofs import openings_of
-from dca_proto.protocol.compute.round import Round
+from dca_proto.protocol.compute.round import ComputeRound
 from dca_proto.protocol.compute.summands import MaskWork, summands_of, summed
 from dca_proto.protocol.effects import Write
 from dca_proto.protocol.lists import Places, agreed, charges_of, parse_places, rows_of, set_hash
 from dca_proto.protocol.pool import Pool
-from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.sessions import SessionTable
 from dca_proto.protocol.wire.messages import Answer
 
 _TAG_US, _WORD_US = 1.5, 0.05  # of one entry: its tag, and each word that it adds
@@ -41,7 +41,7 @@ class Union(msgspec.Struct, frozen=True):
     slots: Places
 
     @classmethod
-    def of(cls, round_: Round, sessions: Sessions) -> Union:
+    def of(cls, round_: ComputeRound, sessions: SessionTable) -> Union:
         """Return the union of all M lists, in the announcement's order of nodes."""
         lists = [round_.lists[compute] for compute in round_.computes]
         entries = b"".join([node_list.entries for node_list in lists])
@@ -98,7 +98,7 @@ class Agreement:
     answer and release changes nothing.
     """
 
-    def __init__(self, round_: Round, sessions: Sessions, now_ms: int, pool: Pool) -> None:
+    def __init__(self, round_: ComputeRound, sessions: SessionTable, now_ms: int, pool: Pool) -> None:
         self._round = round_
         self._pool = pool
         self._union = Union.of(round_, sessions)

@@ -25,7 +25,7 @@ from dca_proto.protocol.compute.round import (
     LISTS,
     PROGRESS,
     ROUNDS,
-    Round,
+    ComputeRound,
     StoredList,
 )
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, SetTimer
@@ -33,7 +33,7 @@ from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.keyring import Keyring
 from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW, TOO_MANY, check_list, list_hash
 from dca_proto.protocol.pool import Pool
-from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.sessions import SessionTable
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, open_signed
@@ -46,11 +46,11 @@ MANY_SESSIONS = 20_000
 """With more sessions than that, nobody reads who is absent, and work on all of them takes long."""
 
 
-class Committing(BaseActor[Round]):
+class Committing(BaseActor[ComputeRound]):
     """The part of a Compute node that ends a round."""
 
     _keys: Keyring
-    _sessions: Sessions
+    _sessions: SessionTable
     _charges: SeenCharges
     _open: set[bytes]  # ids of the rounds that have not ended
     _room: NodeRoom
@@ -69,11 +69,11 @@ class Committing(BaseActor[Round]):
         return self._sessions.name_of(client)
 
     @property
-    def sessions(self) -> Sessions:
+    def sessions(self) -> SessionTable:
         """All clients' sessions at this node."""
         return self._sessions
 
-    def _waits(self, current: Round, now_ms: int) -> Waiting:
+    def _waits(self, current: ComputeRound, now_ms: int) -> Waiting:
         """Wait for the clients that this node holds, then for the other nodes' lists and answers."""
         statistic = current.opened.body.statistic if current.is_loaded else ""
         about = (current.id, statistic, current.phase, current.stored.commit_by_ms)
@@ -88,7 +88,7 @@ class Committing(BaseActor[Round]):
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
 
-    def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
+    def _freeze(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """Accept no further contribution: store this node's list, then send it to every peer."""
         count, absent = len(current.kept), self._waits(current, now_ms).members
         entries = current.sorted_entries()
@@ -106,7 +106,7 @@ class Committing(BaseActor[Round]):
             *self._answer_when_complete(current, now_ms),
         ]
 
-    def _list_to(self, current: Round, peer: bytes) -> Effect:
+    def _list_to(self, current: ComputeRound, peer: bytes) -> Effect:
         """Send this node's list to a peer, sealed to the peer's epoch key."""
         assert current.stored.header is not None, "a frozen list is signed"
         place = current.computes.index(peer)
@@ -150,7 +150,7 @@ class Committing(BaseActor[Round]):
         self._room.note_contributions(current)
         return [*frozen, *self._answer_when_complete(current, now_ms)]
 
-    def _header(self, current: Round, sender: bytes, body: m.FrozenList) -> m.ListHeader:
+    def _header(self, current: ComputeRound, sender: bytes, body: m.FrozenList) -> m.ListHeader:
         """Return the signed header of a peer's list, if it belongs to this round. Raises `PeerError`."""
         if body.receiver != self.id:
             raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
@@ -168,7 +168,7 @@ class Committing(BaseActor[Round]):
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def _answer_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+    def _answer_when_complete(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """Once all M lists are there, compute this node's objections, store them, then send them."""
         if not current.takes("all lists") or len(current.lists) < len(current.computes):
             return []
@@ -190,7 +190,7 @@ class Committing(BaseActor[Round]):
             *self._release_when_complete(current, now_ms),
         ]
 
-    def _reused(self, current: Round, client: bytes, charge: int) -> Effect:
+    def _reused(self, current: ComputeRound, client: bytes, charge: int) -> Effect:
         """Notify a client that its charge number was used before."""
         slot = self._sessions.slots.get(client)
         highest = 0 if slot is None else self._charges.highest(slot)
@@ -218,7 +218,7 @@ class Committing(BaseActor[Round]):
         stored = Persist(ANSWERS, current.id + author, encode(frame))
         return [stored, *self._ask_when_late(current, now_ms), *self._release_when_complete(current, now_ms)]
 
-    def _ask_when_late(self, current: Round, now_ms: int) -> list[Effect]:
+    def _ask_when_late(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """After `commit_by`, ask the peers first: of one that was cut off, aborts are behind old answers in a queue."""
         if now_ms < current.stored.commit_by_ms or len(current.answers) < len(current.computes):
             return []
@@ -227,7 +227,7 @@ class Committing(BaseActor[Round]):
 
     # --- release --------------------------------------------------------------------------------------------------
 
-    def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+    def _release_when_complete(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """Once all answers are there, release one sum over the agreed set, or abort.
 
         A node that has started again first asks its peers: they may have aborted, and then its sum would be in vain.
@@ -267,7 +267,7 @@ class Committing(BaseActor[Round]):
 
     def _abort(
         self,
-        current: Round,
+        current: ComputeRound,
         reason: str,
         detail: str,
         evidence: Sequence[m.Signed] = (),
@@ -293,7 +293,7 @@ class Committing(BaseActor[Round]):
             Report(facts.NodeAborted(current.id, self.id, reason, detail, unproven)),
         ]
 
-    def _finish(self, current: Round, event: str, message: bytes) -> list[Effect]:
+    def _finish(self, current: ComputeRound, event: str, message: bytes) -> list[Effect]:
         """Store the final message and delete the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
         if not current.takes("announcement"):  # it was stored
@@ -333,7 +333,7 @@ class Committing(BaseActor[Round]):
         name = self._federation.compute(body.compute).name
         return [stored, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
 
-    def _give_up(self, current: Round, now_ms: int) -> list[Effect]:
+    def _give_up(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """At `commit_by`, abort a round that this node has not answered; half an hour later, one that it has (§4.7).
 
         Meanwhile the answers that it lacks may come, as their authors start again or other peers pass them on.
@@ -348,14 +348,14 @@ class Committing(BaseActor[Round]):
         detail = late if names else f"the last {missing} came too late"
         return self._abort(current, PEER_SILENT, detail)
 
-    def _gives_up_ms(self, current: Round) -> int:
+    def _gives_up_ms(self, current: ComputeRound) -> int:
         """Return when this node aborts an open round if nothing more comes."""
         late_ms = self._timing.late_ms if current.takes("all answers") else 0
         return current.stored.commit_by_ms + late_ms
 
     # --- queries and resends --------------------------------------------------------------------------------------
 
-    def _resend(self, current: Round, now_ms: int, *, starts: bool = False) -> list[Effect]:
+    def _resend(self, current: ComputeRound, now_ms: int, *, starts: bool = False) -> list[Effect]:
         """Repeat this node's message to each peer whose next message is missing, and ask for that.
 
         It asks all peers: another one may have the answer, too, or may have aborted.
@@ -372,19 +372,19 @@ class Committing(BaseActor[Round]):
             current.resend_timer(self._timing, self._random(1), now_ms, again),
         ]
 
-    def _queries(self, current: Round) -> list[Effect]:
+    def _queries(self, current: ComputeRound) -> list[Effect]:
         """Ask all peers for their messages."""
         query = encode(self._sign(m.Query(current.id, current.hash)))
         return [current.send(query, Channel.COMPUTE, peer) for peer in current.peers]
 
-    def _own_message(self, current: Round, peer: bytes) -> Effect:
+    def _own_message(self, current: ComputeRound, peer: bytes) -> Effect:
         """Send a peer this node's answer; before that, its list."""
         own = current.stored.answer
         return current.send(encode(own), Channel.COMPUTE, peer) if own else self._list_to(current, peer)
 
     # --- the end of the record ------------------------------------------------------------------------------------
 
-    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
+    def _forget(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """After a round's end, delete a released sum; after the retention, forget the round.
 
         The record outlives the epoch key of the round: a node without the record would sign a fresh abort (§4.8).
@@ -401,7 +401,7 @@ class Committing(BaseActor[Round]):
         self._room.note(current)
         return [*deleted, self._close_timer(current, now_ms + self._timing.again_ms if is_over else now_ms)]
 
-    def _forgotten(self, current: Round) -> list[Effect]:
+    def _forgotten(self, current: ComputeRound) -> list[Effect]:
         current.step(FORGET)
         del self._rounds[current.id]
         self._room.forget(current)
@@ -422,18 +422,18 @@ class Committing(BaseActor[Round]):
                 over += [*current.cancel(FORGET), *self._forgotten(current)]
         return over
 
-    def _answers_until_ms(self, current: Round) -> int:
+    def _answers_until_ms(self, current: ComputeRound) -> int:
         """Return until when contributions to a round are answered, and its released sum is kept."""
         grace_ms = self._timing.abort_grace_ms if current.is_released else 0  # the trainer may ask again
         return current.stored.commit_by_ms + grace_ms
 
-    def _forget_ms(self, current: Round) -> int:
+    def _forget_ms(self, current: ComputeRound) -> int:
         timing, stored = self._timing, current.stored
         kept_ms = max(timing.retention_ms, 2 * timing.epoch_ms + timing.epoch_grace_ms)
         key_ends_ms = (stored.epoch + 1) * timing.epoch_ms + timing.epoch_grace_ms
         return max(stored.commit_by_ms + kept_ms, key_ends_ms)  # `commit_by` may be any time in the past
 
-    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
+    def _close_timer(self, current: ComputeRound, now_ms: int) -> SetTimer:
         """Set the time to delete a released sum (an hour after the round's end), or else to forget the round."""
         holds_sum = current.is_released and current.stored.final_message
         at_ms = self._answers_until_ms(current) if holds_sum else self._forget_ms(current)

@@ -27,12 +27,12 @@ from dca_proto.wording import ids_in_words
 
 if TYPE_CHECKING:
     from dca_proto.protocol.compute.agreement import AgreedSet, Judgement
-    from dca_proto.protocol.compute.round import Round
+    from dca_proto.protocol.compute.round import ComputeRound
 
 _PLACE_BYTES = 4
 
 
-def new_header(current: Round, entries: bytes, identity: Identity, random: Random) -> ListHeader:
+def new_header(current: ComputeRound, entries: bytes, identity: Identity, random: Random) -> ListHeader:
     """Return the header of a node's list; in a verified sum, with a fresh coin that nobody else knows."""
     about, count = (current.id, current.hash), len(current.kept)
     if not current.is_verified:
@@ -41,14 +41,16 @@ def new_header(current: Round, entries: bytes, identity: Identity, random: Rando
     return VerifiedHeader(*about, list_hash(current.hash, identity.id, entries, coin), count, coin)
 
 
-def new_answer(current: Round, judgement: Judgement) -> Answer:
+def new_answer(current: ComputeRound, judgement: Judgement) -> Answer:
     """Return a node's answer to all lists."""
     hashes = tuple(current.lists[compute].hash for compute in current.computes)
     fields = (current.id, current.hash, current.own, hashes, encode_places(judgement.objections))
     return VerifiedAnswer(*fields, judgement.openings) if current.is_verified else Answer(*fields)
 
 
-def new_part(current: Round, chosen: AgreedSet, answers: Sequence[Answer], clients: bytes, vector: bytes) -> PartialSum:
+def new_part(
+    current: ComputeRound, chosen: AgreedSet, answers: Sequence[Answer], clients: bytes, vector: bytes
+) -> PartialSum:
     """Return a node's partial sum over A, from all answers; `clients` and `vector` are as in `PartialSum`."""
     hashes = tuple(
         answer_hash(current.hash, compute, answer.lists, answer.objections, openings_of(answer))

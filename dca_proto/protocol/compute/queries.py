@@ -15,7 +15,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.actor import NEW
 from dca_proto.protocol.announcement import OpenedAnnouncement, check_time, open_announcement
 from dca_proto.protocol.compute.commit import CANCELLED, Committing
-from dca_proto.protocol.compute.round import Round, StoredRound
+from dca_proto.protocol.compute.round import ComputeRound, StoredComputeRound
 from dca_proto.protocol.effects import Channel, Effect
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, verify_signed
@@ -26,7 +26,7 @@ class Queried(Committing):
     """The part of a Compute node that repeats its messages, and aborts rounds when it is asked to."""
 
     @abstractmethod
-    def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
+    def _load(self, stored: StoredComputeRound, payload: bytes | None) -> ComputeRound:
         """Return a round, loaded from its announcement's payload if that is given."""
 
     def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query, now_ms: int) -> list[Effect]:
@@ -41,7 +41,7 @@ class Queried(Committing):
             return []
         return self._messages_for_trainer(current) if is_trainer else list(self._messages_for_peer(current, sender))
 
-    def _messages_for_trainer(self, current: Round) -> list[Effect]:
+    def _messages_for_trainer(self, current: ComputeRound) -> list[Effect]:
         """Send the trainer the final message of a round, or the number of its contributions so far."""
         message = current.stored.final_message
         if current.is_open:
@@ -50,7 +50,7 @@ class Queried(Committing):
             message = encode(self._sign(m.Progress(current.id, current.hash, *figures)))
         return [current.send(message, Channel.TRAINER, current.stored.trainer)] if message else []
 
-    def _messages_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
+    def _messages_for_peer(self, current: ComputeRound, peer: bytes) -> Iterable[Effect]:
         """Repeat this node's messages of the round for a peer, and pass on the answers of the others (§4.7)."""
         if current.is_aborted:
             return [current.send(current.stored.final_message, Channel.COMPUTE, peer)]
@@ -108,14 +108,14 @@ class Queried(Committing):
             if error.code != "late":
                 raise
 
-    def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
+    def _aborts_to(self, current: ComputeRound, client: bytes, now_ms: int) -> list[Effect]:
         """Send an authenticated client the aborts that this node has: its own and its peers'."""
         if not current.is_aborted or not self._pace.is_due(current.id + client, now_ms):
             return []
         messages = (current.stored.final_message, *dict(current.stored.peer_aborts).values())
         return [current.send(message, Channel.CLIENT, client) for message in messages]
 
-    def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query | m.Declines) -> Round:
+    def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query | m.Declines) -> ComputeRound:
         """Return the round of a trainer's message after checking who sent it. Raises `PeerError`."""
         current = self._known_round(body.round_id)
         if sender != current.stored.trainer or body.announcement_hash != current.hash:
@@ -134,12 +134,12 @@ class Queried(Committing):
             raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
         return kind
 
-    def _begin(self, opened: OpenedAnnouncement, kind: SecureSum, payload: bytes | None) -> Round:
+    def _begin(self, opened: OpenedAnnouncement, kind: SecureSum, payload: bytes | None) -> ComputeRound:
         """Return a new round, loaded from its payload if that is given."""
         body = opened.body
         fields = (body.round_id, opened.hash, body.trainer, opened.computes)
         epoch = opened.epochs[opened.computes.index(self.id)].epoch
-        current = self._load(StoredRound(NEW, *fields, kind.n_min, body.commit_by_ms, epoch), payload)
+        current = self._load(StoredComputeRound(NEW, *fields, kind.n_min, body.commit_by_ms, epoch), payload)
         if current.is_loaded:
             current.store(vector_bytes=current.validated.vector_bytes)
         self._rounds[current.id] = current

@@ -8,7 +8,7 @@ until `Timing.abort_grace_ms` after the end.
 from __future__ import annotations
 
 from dca_proto.errors import PeerError
-from dca_proto.protocol.compute.round import Round
+from dca_proto.protocol.compute.round import ComputeRound
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.room import Amounts, Rooms, Used
@@ -16,19 +16,19 @@ from dca_proto.protocol.room import Amounts, Rooms, Used
 _RECORD_BYTES = 512  # of an ended round without its aborts
 
 
-class NodeRoom(Rooms[Round]):
+class NodeRoom(Rooms[ComputeRound]):
     """The used parts of all limits on a Compute node's rounds."""
 
     def __init__(self) -> None:
         self.open, self.announcements, self.contributions = Used(), Used(), Used()
         self.rounds, self.records = Used(), Used()
 
-    def amounts(self, current: Round) -> Amounts:
+    def amounts(self, current: ComputeRound) -> Amounts:
         is_open = current.is_open
         records = 0 if is_open else _RECORD_BYTES + current.aborts_bytes
         return (int(is_open), current.announcement_bytes, current.contributions_bytes, 1, records)
 
-    def note_contributions(self, current: Round) -> None:
+    def note_contributions(self, current: ComputeRound) -> None:
         """Count a round's contributions, lists and answers as they are now; a round has up to a million of them."""
         is_open, announcement, before, *others = current.amounts
         after = current.contributions_bytes
@@ -56,7 +56,7 @@ class NodeRoom(Rooms[Round]):
             or self.contributions.refusal(limits.node_contributions, trainer, 1)
         )
 
-    def require(self, limits: Limits, current: Round, more: int) -> None:
+    def require(self, limits: Limits, current: ComputeRound, more: int) -> None:
         """Check that `more` bytes of contributions or lists of a round have room. Raises `PeerError`."""
         _require(self.contributions.refusal(limits.node_contributions, current.stored.trainer, more))
 

@@ -68,7 +68,7 @@ ROUNDS, ANNOUNCEMENTS, CONTRIBUTIONS, LISTS = "round", "announcement", "contribu
 ANSWERS = "answer"  # of peers, for peers that lack them (§4.7)
 
 
-class StoredRound(Stored, frozen=True):
+class StoredComputeRound(Stored, frozen=True):
     """A Compute node's record of a round, stored beside its announcement.
 
     Attributes:
@@ -113,7 +113,7 @@ class StoredList(msgspec.Struct, frozen=True):
         return len(self.entries) // ENTRY_BYTES
 
 
-class Round(ActorRound[StoredRound]):
+class ComputeRound(ActorRound[StoredComputeRound]):
     """A Compute node's round in memory.
 
     `own` is the node's id. `opened`, `validated` and `invited` exist only while `is_loaded`: until the round ends. If
@@ -125,7 +125,7 @@ class Round(ActorRound[StoredRound]):
     def __init__(
         self,
         own: bytes,
-        stored: StoredRound,
+        stored: StoredComputeRound,
         opened: OpenedAnnouncement | None,
         validated: ValidatedRound | None = None,
         invited: SortedIds | None = None,
@@ -150,12 +150,12 @@ class Round(ActorRound[StoredRound]):
     def loaded(
         cls,
         own: bytes,
-        stored: StoredRound,
+        stored: StoredComputeRound,
         payload: bytes | None,
         federation: Federation,
         mechanism: Mechanism,
         limits: Limits,
-    ) -> Round:
+    ) -> ComputeRound:
         """Return a stored round with its announcement, decoded from `payload` if that is possible here."""
         try:
             frame, invited = announced(decode_frame(payload or b""))
@@ -351,7 +351,7 @@ class SortedIds:
         place = bisect_left(range(len(self)), client, key=self.__getitem__)
         return self[place] == client
 
-    def check(self, current: Round) -> None:
+    def check(self, current: ComputeRound) -> None:
         """Check that the ids ascend strictly, and that the node holds each of these clients. Raises `PeerError`."""
         if len(self.ids) % ID_BYTES:
             raise PeerError("ids", found=f"{len(self.ids)} bytes", expected=f"{ID_BYTES} for each client")
@@ -368,7 +368,9 @@ def announced(frame: Frame) -> tuple[Signed, bytes]:
     return frame.announcement, frame.clients
 
 
-def restored_rounds(records: Records, load: Callable[[StoredRound, bytes | None], Round]) -> dict[bytes, Round]:
+def restored_rounds(
+    records: Records, load: Callable[[StoredComputeRound, bytes | None], ComputeRound]
+) -> dict[bytes, ComputeRound]:
     """Return all rounds of a store, by id; open ones with their contributions, lists and answers.
 
     `load` makes a round from its record and its announcement's payload. Raises `UsageError` for a record that is
@@ -377,7 +379,7 @@ def restored_rounds(records: Records, load: Callable[[StoredRound, bytes | None]
     announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
     for payload in announcements.values():
         framed(ANNOUNCEMENTS, payload)  # a damaged one stops the start; one that cannot be verified any more does not
-    stored_rounds = loaded(records, ROUNDS, StoredRound)
+    stored_rounds = loaded(records, ROUNDS, StoredComputeRound)
     rounds = {round_id: load(stored, announcements.get(round_id)) for round_id, stored in stored_rounds.items()}
     for table, key, value in records:
         if table in (CONTRIBUTIONS, LISTS, ANSWERS):

@@ -15,7 +15,7 @@ from dca_proto.crypto.fixedpoint import ring_to_bytes
 from dca_proto.crypto.masks import TAG_BYTES, RingVector, check_and_sum, sum_words
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.crypto.shares import challenge, coins_part, open_shares, point_of, split_entries
-from dca_proto.protocol.compute.round import Round
+from dca_proto.protocol.compute.round import ComputeRound
 
 _P = np.uint64(PRIME)
 
@@ -73,7 +73,7 @@ class Masks:
         words: that an entry adds. opened: numbers that a node opens for each entry.
     """
 
-    def __init__(self, round_: Round) -> None:
+    def __init__(self, round_: ComputeRound) -> None:
         self._round = round_
         self._dimension = round_.validated.dimension
         self.words, self.opened = self._dimension, 0
@@ -112,7 +112,7 @@ class Shares(Masks):
     shares. The first node adds what the coins alone give.
     """
 
-    def __init__(self, round_: Round, statement: Statement) -> None:
+    def __init__(self, round_: ComputeRound, statement: Statement) -> None:
         super().__init__(round_)
         self._statement = statement
         self._seed = challenge(round_.hash, [round_.lists[compute].hash for compute in round_.computes])
@@ -143,7 +143,7 @@ class Shares(Masks):
         return pack((total + coins) % _P)
 
 
-def summands_of(round_: Round) -> Masks:
+def summands_of(round_: ComputeRound) -> Masks:
     """Return what this node adds up in a round: masks, or shares if contributions are proven."""
     statement = round_.validated.statement
     return Masks(round_) if statement is None else Shares(round_, statement)

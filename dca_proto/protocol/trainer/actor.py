@@ -38,8 +38,8 @@ from dca_proto.protocol.trainer.round import (
     ROUNDS,
     SETTLE,
     WATCH,
-    Round,
-    StoredRound,
+    StoredTrainerRound,
+    TrainerRound,
     restored_rounds,
 )
 from dca_proto.protocol.trainer.silence import ASK_NODES, KEYS, LEAVE, Watching
@@ -135,7 +135,7 @@ class Trainer(Watching):
         """Return True if the report of a failed round still waits for aborts that may return its charge."""
         return any(current.reported is None for current in self._awaiting(now_ms))
 
-    def _awaiting(self, now_ms: int) -> list[Round]:
+    def _awaiting(self, now_ms: int) -> list[TrainerRound]:
         return [current for current in self._rounds.values() if self._awaits_aborts(current, now_ms)]
 
     # --- start and messages ----------------------------------------------------------------------------------------
@@ -172,16 +172,20 @@ class Trainer(Watching):
         current = self._known_round(frame.round_id)
         return self._on_answer(sender, open_answer(frame, current.reply_key, current.hash), current, now_ms)
 
-    def _on_answer(self, sender: bytes, frame: m.Signed, current: Round, now_ms: int) -> list[Effect]:
+    def _on_answer(self, sender: bytes, frame: m.Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
         body = decode_body(frame.body)
         return self._method(self.answers, body)(sender, frame, body, current, now_ms)
 
-    def _on_decline(self, sender: bytes, frame: m.Signed, body: m.Decline, current: Round, now_ms: int) -> list[Effect]:
+    def _on_decline(
+        self, sender: bytes, frame: m.Signed, body: m.Decline, current: TrainerRound, now_ms: int
+    ) -> list[Effect]:
         taken = self._take_decline(sender, frame, body, current, now_ms)
         ended = self._done_when_all(current, now_ms)
         return [*taken, *(ended or self._return_declined(current)), *self._tell_later(current, now_ms)]
 
-    def _on_release(self, sender: bytes, frame: m.Signed, body: m.Release, current: Round, now_ms: int) -> list[Effect]:
+    def _on_release(
+        self, sender: bytes, frame: m.Signed, body: m.Release, current: TrainerRound, now_ms: int
+    ) -> list[Effect]:
         taken = self._take_release(sender, frame, body, current, now_ms)
         return [*taken, *self._done_when_all(current, now_ms)]
 
@@ -258,8 +262,8 @@ class Trainer(Watching):
             latest_ms = self._waiting.lasting_ms(request)
             body = request.announcement(*own, epochs, public, now_ms, self._aborts_of(request), latest_ms)
             p = self._federation.p if request.computes else 0
-            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms, colluding=p, lost=lost)
-            current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
+            stored = StoredTrainerRound(NEW, request, self._sign(body), secret, now_ms, colluding=p, lost=lost)
+            current = TrainerRound(stored, open_announcement(stored.announcement, self._federation, self._limits))
             dimension = current.opened.validated(self._mechanism, self._limits).dimension
         except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded
             return [*cancelled, Report(facts.RoundFailed(request.round_id, str(error), None, None))]
@@ -275,7 +279,7 @@ class Trainer(Watching):
             Report(facts.Announced(request.round_id, request.statistic, dimension, current.computes, p)),
         ]
 
-    def _deadlines(self, current: Round, now_ms: int) -> list[Effect]:
+    def _deadlines(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         if current.stored.cancelled:
             return [current.timer(END, now_ms + self._timing.settle_ms)]
         end = current.timer(END, current.end_ms)
@@ -285,7 +289,7 @@ class Trainer(Watching):
 
     # --- answers, arrivals and the close --------------------------------------------------------------------------
 
-    def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
+    def _done_when_all(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Complete a round without Compute nodes once all clients have answered."""
         if current.is_summed or not current.takes("last release") or not current.has_all():
             return []
@@ -307,18 +311,18 @@ class Trainer(Watching):
         arrived = facts.Arrived(current.id, current.arrivals.total, current.stored.request.answers_expected)
         return [*told, Report(arrived), *self._close_when_complete(current, now_ms)]
 
-    def _tell_later(self, current: Round, now_ms: int) -> list[Effect]:
+    def _tell_later(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Tell the nodes of new declines, at most every `progress_ms`."""
         if not current.takes(DECLINES) or not current.is_summed or current.is_telling:
             return []
         current.is_telling = True
         return [current.timer(DECLINES, now_ms + self._timing.progress_ms)]
 
-    def _on_declines_due(self, current: Round, now_ms: int) -> list[Effect]:
+    def _on_declines_due(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         current.is_telling = False
         return self._tell(current, current.computes)
 
-    def _tell(self, current: Round, nodes: Iterable[bytes], *, again: bool = False) -> list[Effect]:
+    def _tell(self, current: TrainerRound, nodes: Iterable[bytes], *, again: bool = False) -> list[Effect]:
         """Tell those of the nodes that do not know it yet, or all of them `again`, which clients have declined."""
         told = current.arrivals.declined
         effects: list[Effect] = []
@@ -328,7 +332,7 @@ class Trainer(Watching):
                 effects.append(current.send(encode(self._sign(body)), Channel.COMPUTE, node))
         return effects
 
-    def _close_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+    def _close_when_complete(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Close the round if there is a reason to; otherwise check again when arrivals are quiet."""
         kind = current.opened.body.kind
         if not current.takes("close") or not isinstance(kind, SecureSum) or current.stored.cancelled:
@@ -341,10 +345,10 @@ class Trainer(Watching):
             return []
         return [current.timer(QUIET, arrivals.quiet_ms(self._timing))]
 
-    def _close_late(self, current: Round, now_ms: int) -> list[Effect]:
+    def _close_late(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         return self._close(current, DEADLINE, now_ms)
 
-    def _close(self, current: Round, why: str, now_ms: int) -> list[Effect]:
+    def _close(self, current: TrainerRound, why: str, now_ms: int) -> list[Effect]:
         current.attempt = 0
         return [
             current.advance("close"),
@@ -375,14 +379,14 @@ class Trainer(Watching):
         failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
         return [Report(failure)] if failure else []
 
-    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
+    def _forget(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         current.step(FORGET)
         ended = self._report_failure(current, finally_=True) if current.takes("abort") else []
         del self._rounds[current.id]
         self._pace.forget(current.id)
         return [*ended, Forget(ROUNDS, current.id), *current.forgotten_releases()]
 
-    def _end(self, current: Round, now_ms: int) -> list[Effect]:
+    def _end(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """At the deadline, a round without Compute nodes completes with the releases it has; a secure sum fails."""
         if not current.is_summed:
             return self._complete(current, "last release", now_ms)
@@ -401,7 +405,7 @@ class Trainer(Watching):
             return [current.store(silent=lost), *self._fail(current, reason, now_ms)]
         return self._cancel(current, reason, now_ms, lost)
 
-    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
+    def _resend(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Resend messages without an answer, and set the timer for the next resend."""
         if current.is_open and current.stored.cancelled:
             again = self._query(current)  # nobody shall pay for it any more

@@ -19,7 +19,7 @@ again at each start. So a charge also comes back if the trainer or a node was of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 
@@ -35,7 +35,7 @@ from dca_proto.protocol.names import KnownNames
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.release import check_release, combine, receipt_of, result_of
-from dca_proto.protocol.trainer.round import CLOSE_BY, END, QUIET, RELEASES, SETTLE, WATCH, Round
+from dca_proto.protocol.trainer.round import CLOSE_BY, END, QUIET, RELEASES, SETTLE, WATCH, TrainerRound
 from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.verified import failed_in
@@ -59,7 +59,7 @@ ABORT_BYTES_MAX = 1024
 _REASONS_MAX, _REASONS_SHOWN = 16, 3  # how many different reasons of declines are kept, and shown with a failure
 
 
-class Answering(BaseActor[Round]):
+class Answering(BaseActor[TrainerRound]):
     """The part of a trainer that handles declines, releases and aborts, and ends rounds that fail.
 
     Attributes:
@@ -93,7 +93,7 @@ class Answering(BaseActor[Round]):
         ended = (one for one in self._rounds.values() if not one.is_open)
         return frozenset(one.id for one in ended if one.is_done or not self._awaits_aborts(one, now_ms))
 
-    def _waits(self, current: Round, now_ms: int) -> Waiting:
+    def _waits(self, current: TrainerRound, now_ms: int) -> Waiting:
         """Wait for the nodes' sums; or without nodes, for the invited clients."""
         statistic, until_ms = current.stored.request.statistic, current.end_ms
         if current.is_summed:
@@ -104,7 +104,9 @@ class Answering(BaseActor[Round]):
             missing, arrived = tuple(sorted(current.invited - current.answered)), len(current.releases)
         return Waiting(current.id, statistic, current.phase, until_ms, missing, arrived, current.expected)
 
-    def _take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
+    def _take_decline(
+        self, sender: bytes, frame: Signed, body: Decline, current: TrainerRound, now_ms: int
+    ) -> list[Effect]:
         """Record a client's decline; ignore a repeated one. Raises `PeerError`."""
         current.step("decline")
         _check_invited(sender, current)
@@ -121,7 +123,9 @@ class Answering(BaseActor[Round]):
             current.decline_reasons[reason] += 1
         return [Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))]
 
-    def _take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
+    def _take_release(
+        self, sender: bytes, frame: Signed, body: Release, current: TrainerRound, now_ms: int
+    ) -> list[Effect]:
         """Store a client's first release, and acknowledge it; acknowledge a repeated one again. Raises `PeerError`."""
         _check_invited(sender, current)
         if current.is_summed:
@@ -150,7 +154,7 @@ class Answering(BaseActor[Round]):
         fact = facts.ReleaseKept(current.id, client, body.rows, len(current.releases))
         return [Persist(RELEASES, current.id + client, encode(frame)), acknowledged, Report(fact)]
 
-    def _released(self, current: Round) -> facts.RoundCompleted:
+    def _released(self, current: TrainerRound) -> facts.RoundCompleted:
         """Return the sum of the stored releases; the same releases always give the same result.
 
         It leaves out data nodes without rows. Raises `RoundAborted` if no release is left.
@@ -163,12 +167,14 @@ class Answering(BaseActor[Round]):
         )
         return facts.RoundCompleted(current.id, aggregate)
 
-    def _validated(self, current: Round) -> ValidatedRound:
+    def _validated(self, current: TrainerRound) -> ValidatedRound:
         return current.opened.validated(self._mechanism, self._limits)
 
     # --- partial sums and results (§4.7) ------------------------------------------------------------------------------
 
-    def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
+    def _on_partial(
+        self, sender: bytes, frame: Signed, body: PartialSum, current: TrainerRound, now_ms: int
+    ) -> list[Effect]:
         self._node_round(sender, frame, body)
         if isinstance(body, VerifiedPart) is not current.opened.body.kind.is_verified:
             raise PeerError("kind", found=type(body).__name__, expected="a partial sum of a round of this kind")
@@ -185,7 +191,7 @@ class Answering(BaseActor[Round]):
             return self._complete(current, event, now_ms)
         return [stored, *(self._on_late_partial(current, now_ms) if is_late else [])]
 
-    def _on_late_partial(self, current: Round, now_ms: int) -> list[Effect]:
+    def _on_late_partial(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Handle a partial sum after the failure: it may be the last one, and then there is a result after all."""
         is_first, stored = not current.stored.released, current.store(released=True)
         try:
@@ -198,20 +204,16 @@ class Answering(BaseActor[Round]):
         is_final = is_first and not self._awaits_aborts(current, now_ms)
         return [stored, *(self._report_failure(current) if is_final else [])]
 
-    def _complete(self, current: Round, event: str, now_ms: int) -> list[Effect]:
+    def _complete(self, current: TrainerRound, event: str, now_ms: int) -> list[Effect]:
         try:
             completed = self._combined(current)
         except RoundAborted as error:
             counts = (error.contributors, error.needed)
             return self._fail(current, error.reason, now_ms, *counts, implausible=isinstance(error, ImplausibleSum))
-        return [
-            current.advance(event),
-            *current.end(self._timing, now_ms),
-            *current.absent(),
-            Report(completed),
-        ]
+        ended = [current.advance(event), *current.end(self._timing, now_ms)]
+        return [*ended, *current.absent(), Report(completed)]
 
-    def _outcome(self, current: Round) -> facts.RoundCompleted | facts.RoundFailed:
+    def _outcome(self, current: TrainerRound) -> facts.RoundCompleted | facts.RoundFailed:
         """Return a completed round's result; a failure if an earlier version completed it with an impossible sum."""
         try:
             return self._combined(current)
@@ -219,20 +221,20 @@ class Answering(BaseActor[Round]):
             quorum = self._quorum(current)
             return facts.RoundFailed(current.id, error.reason, None, None, implausible=True, quorum=quorum)
 
-    def _combined(self, current: Round) -> facts.RoundCompleted:
+    def _combined(self, current: TrainerRound) -> facts.RoundCompleted:
         """Return the result; the same partial sums always give the same result."""
         if not current.is_summed:
             return self._released(current)
         aggregate, current.contributors = combine(
             current.opened,
-            current.opened.validated(self._mechanism, self._limits),
+            self._validated(current),
             current.partials,
             expected=current.stored.request.answers_expected,
             private=self._mechanism.private,
         )
         return facts.RoundCompleted(current.id, dataclasses.replace(aggregate, quorum=self._quorum(current)))
 
-    def _quorum(self, current: Round) -> Quorum:
+    def _quorum(self, current: TrainerRound) -> Quorum:
         """Return a round's Compute nodes, and those that it and the rounds that it repeats have lost."""
         name_of, before = self._federation.name_of, (self._rounds.get(one) for one in current.stored.request.repeats)
         rounds = (*(one for one in before if one is not None), current)
@@ -248,7 +250,7 @@ class Answering(BaseActor[Round]):
         """Timing with a back-off that grows to the time for which nodes keep their aborts."""
         return msgspec.structs.replace(self._timing, resend_max_ms=self._timing.retention_ms)
 
-    def _awaits_aborts(self, current: Round, now_ms: int) -> bool:
+    def _awaits_aborts(self, current: TrainerRound, now_ms: int) -> bool:
         """Return True if missing aborts may still bring a failed round's charge back."""
         until_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
         may_return = current.takes("abort") and self._may_have_enough(current) and now_ms < until_ms
@@ -258,22 +260,22 @@ class Answering(BaseActor[Round]):
         """Return those of the nodes that the federation file names."""
         return self._federation.computes_among(nodes)
 
-    def _needed(self, current: Round) -> int:
+    def _needed(self, current: TrainerRound) -> int:
         """Return how many nodes' aborts return the charge (§4.8): one of them is honest."""
         return 1 + max(current.stored.colluding, self._federation.p)
 
-    def _may_have_enough(self, current: Round) -> bool:
+    def _may_have_enough(self, current: TrainerRound) -> bool:
         """Return True if enough nodes have not released: their aborts return the charge, whoever else has released."""
         return len(self._named(node for node in current.computes if node not in current.partials)) >= self._needed(
             current
         )
 
-    def _is_returned(self, current: Round) -> bool:
+    def _is_returned(self, current: TrainerRound) -> bool:
         return current.id in self.ledger and not self.ledger.is_charged(current.id)
 
     def _fail(
         self,
-        current: Round,
+        current: TrainerRound,
         reason: str,
         now_ms: int,
         contributors: int | None = None,
@@ -282,7 +284,7 @@ class Answering(BaseActor[Round]):
         *,
         implausible: bool = False,
     ) -> list[Effect]:
-        """End a round without a result; the other arguments are fields of `StoredRound`."""
+        """End a round without a result; the other arguments are fields of `StoredTrainerRound`."""
         stored = current.advance(
             "fail",
             aborted_by=aborted_by,
@@ -295,12 +297,12 @@ class Answering(BaseActor[Round]):
         ended = [stored, *current.end(self._timing, now_ms)]
         return [*ended, *(self._return_declined(current) or self._settle(current, now_ms))]
 
-    def _return_declined(self, current: Round) -> list[Effect]:
+    def _return_declined(self, current: TrainerRound) -> list[Effect]:
         """Return the charge of a failed round if all clients have declined."""
         is_over = current.takes("all declined") and not current.stored.released and current.all_declined()
         return self._give_back(current, "all declined") if is_over else []
 
-    def _on_late_release(self, current: Round) -> list[Effect]:
+    def _on_late_release(self, current: TrainerRound) -> list[Effect]:
         """Handle a release after the failure: the charge stays, or counts again if it had come back."""
         if current.stored.released:
             return []
@@ -311,7 +313,7 @@ class Answering(BaseActor[Round]):
         current.reported = None
         return [self.ledger.count_again(current.id), stored, *self._report_failure(current)]
 
-    def _settle(self, current: Round, now_ms: int) -> list[Effect]:
+    def _settle(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Report a failed round, after a wait for aborts if they can bring its charge back."""
         if not self._awaits_aborts(current, now_ms):
             return self._report_failure(current)
@@ -319,25 +321,25 @@ class Answering(BaseActor[Round]):
         settled = current.timer(SETTLE, now_ms + self._timing.settle_ms)
         return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
-    def _resume_failed(self, current: Round, now_ms: int) -> list[Effect]:
+    def _resume_failed(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Ask for aborts again after a start. Report a settled failure again: the last run may not have reported it."""
         if not self._awaits_aborts(current, now_ms):
             return self._report_failure(current, finally_=True)
         return [*self._query(current), *self._settle(current, now_ms)]
 
-    def _ask_again(self, current: Round, now_ms: int) -> list[Effect]:
+    def _ask_again(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Ask for aborts again, if they can still bring the charge back."""
         if not self._awaits_aborts(current, now_ms):
             return []
         return [*self._query(current), current.resend_timer(self._patient, self._random(1), now_ms)]
 
-    def _query(self, current: Round) -> list[Effect]:
+    def _query(self, current: TrainerRound) -> list[Effect]:
         """Ask each Compute node for its final message if that is missing; in a cancelled round, to abort."""
         about = (current.id, current.hash)
         is_cancelled = bool(current.stored.cancelled)
         return self._ask_nodes(current, Cancel(*about, current.stored.announcement) if is_cancelled else Query(*about))
 
-    def _cancel(self, current: Round, reason: str, now_ms: int, silent: tuple[bytes, ...] = ()) -> list[Effect]:
+    def _cancel(self, current: TrainerRound, reason: str, now_ms: int, silent: tuple[bytes, ...] = ()) -> list[Effect]:
         """End a round: ask all nodes to abort. If they have all released instead, their sum is the result (§4.8)."""
         current.attempt = 0
         stored = current.store(cancelled=reason, silent=silent)
@@ -345,14 +347,14 @@ class Answering(BaseActor[Round]):
         end = current.timer(END, now_ms + self._timing.settle_ms)
         return [stored, *current.cancel(QUIET, CLOSE_BY, WATCH), *self._query(current), again, end]
 
-    def _ask_nodes(self, current: Round, body: Close | Query | Cancel) -> list[Effect]:
+    def _ask_nodes(self, current: TrainerRound, body: Close | Query | Cancel) -> list[Effect]:
         """Send a message to every Compute node whose partial sum or abort is missing."""
         payload = encode(self._sign(body))
         ended = {*current.partials, *current.stored.aborted_by}
         missing = [compute for compute in current.computes if compute not in ended]
         return [current.send(payload, Channel.COMPUTE, compute) for compute in missing]
 
-    def _take_abort(self, current: Round, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+    def _take_abort(self, current: TrainerRound, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
         """Handle a node's signed abort: the first ends the round, that of the p + 1st node returns the charge."""
         stored, node = current.stored, body.compute
         if node in stored.aborted_by or current.is_done:
@@ -382,16 +384,16 @@ class Answering(BaseActor[Round]):
             return self._give_back(current, "last abort", aborted_by=aborted_by)
         return [current.advance("abort", aborted_by=aborted_by)]
 
-    def _give_back(self, current: Round, event: str, **changes: object) -> list[Effect]:
+    def _give_back(self, current: TrainerRound, event: str, **changes: object) -> list[Effect]:
         """Return the charge of a failed round from which nothing was or will be released, and report that."""
         stored = current.advance(event, **changes)
         returned = self.ledger.give_back(current.id)
         return [returned, stored, Report(facts.ChargeReturned(current.id)), *self._report_failure(current)]
 
-    def _on_settled(self, current: Round, now_ms: int) -> list[Effect]:
+    def _on_settled(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         return self._report_failure(current)
 
-    def _report_failure(self, current: Round, *, finally_: bool = False) -> list[Effect]:
+    def _report_failure(self, current: TrainerRound, *, finally_: bool = False) -> list[Effect]:
         """Report once that a round failed, and if its charge came back; `finally_`: no abort is asked for any more."""
         if current.reported is not None:
             return []
@@ -413,7 +415,7 @@ class Answering(BaseActor[Round]):
         )
         return [*current.cancel(SETTLE), Report(current.reported)]
 
-    def _charge_status(self, current: Round, advice: str) -> str:
+    def _charge_status(self, current: TrainerRound, advice: str) -> str:
         if current.id not in self.ledger:
             return ""
         if self._is_returned(current):
@@ -426,22 +428,20 @@ class Answering(BaseActor[Round]):
             present, needed = len(self._named(current.computes)), self._needed(current)
             why = f"{self._federation.title} has {present} of the round's Compute nodes, and aborts of {needed} return"
             return f"; {why} the charge, so the account keeps it for good"
-        silent = self._unheard_nodes(current, current.stored.aborted_by)
-        return f"; no confirmation yet from {silent} that nothing was released, so the account keeps the charge{advice}"
-
-    def _unheard_nodes(self, current: Round, heard: Container[bytes]) -> str:
-        """Return the names of the Compute nodes that were not heard."""
-        silent = [compute for compute in current.computes if compute not in heard]
-        return ", ".join(self._federation.name_of(compute) for compute in silent)
+        silent = [self._federation.name_of(one) for one in current.computes if one not in current.stored.aborted_by]
+        return (
+            f"; no confirmation yet from {', '.join(silent)} that nothing was released, so the account keeps the "
+            f"charge{advice}"
+        )
 
 
-def _check_invited(sender: bytes, current: Round) -> None:
+def _check_invited(sender: bytes, current: TrainerRound) -> None:
     """Check that a client is invited, in a round with invitations. Raises `PeerError`."""
     if current.invited and sender not in current.invited:
         raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")
 
 
-def _no_release(current: Round) -> str:
+def _no_release(current: TrainerRound) -> str:
     participant = current.opened.body.kind.participant
     if current.releases:
         return f"none of the {len(current.releases)} {participant}s that released has a row"

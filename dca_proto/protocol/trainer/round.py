@@ -61,7 +61,7 @@ TABLE: Table = {
 }
 
 
-class StoredRound(Stored, frozen=True):
+class StoredTrainerRound(Stored, frozen=True):
     """The trainer's record of a round.
 
     Attributes:
@@ -99,15 +99,15 @@ class StoredRound(Stored, frozen=True):
     refused: bool = False
 
     def __repr__(self) -> str:
-        return f"StoredRound({self.phase}, {self.request.round_id.hex()})"
+        return f"StoredTrainerRound({self.phase}, {self.request.round_id.hex()})"
 
 
-class Round(ActorRound[StoredRound]):
+class TrainerRound(ActorRound[StoredTrainerRound]):
     """A trainer's round in memory."""
 
     table, records = TABLE, ROUNDS
 
-    def __init__(self, stored: StoredRound, opened: OpenedAnnouncement) -> None:
+    def __init__(self, stored: StoredTrainerRound, opened: OpenedAnnouncement) -> None:
         super().__init__(stored.request.round_id, stored, opened.hash, opened.computes)
         self.opened = opened
         self.reply_key = AgreementKey(stored.reply_secret)
@@ -275,7 +275,7 @@ class Round(ActorRound[StoredRound]):
 
 def restored_rounds(
     records: Records, federation: Federation, mechanism: Mechanism, limits: Limits
-) -> tuple[dict[bytes, Round], set[bytes]]:
+) -> tuple[dict[bytes, TrainerRound], set[bytes]]:
     """Return the rounds of a store by id, and the ids of rounds that cannot be read now.
 
     These are of a replaced federation file, or of a statistic that is unknown here. Their records stay, in case it is
@@ -284,11 +284,11 @@ def restored_rounds(
     releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
     for key, frame in loaded(records, RELEASES, Signed).items():
         releases[key[:ID_BYTES]][key[ID_BYTES:]] = frame
-    rounds: dict[bytes, Round] = {}
+    rounds: dict[bytes, TrainerRound] = {}
     unreadable: set[bytes] = set()
-    for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
+    for round_id, stored in loaded(records, ROUNDS, StoredTrainerRound).items():
         try:
-            current = Round(stored, open_announcement(stored.announcement, federation, limits))
+            current = TrainerRound(stored, open_announcement(stored.announcement, federation, limits))
             current.opened.validated(mechanism, limits)
             for compute, frame in stored.partials:
                 public = federation.compute(compute).key

@@ -21,7 +21,7 @@ from dca_proto.protocol.effects import Channel, Effect, Report, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.trainer.answers import Answering
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.trainer.round import WATCH, Round
+from dca_proto.protocol.trainer.round import WATCH, TrainerRound
 from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Cancel, Progress, Query, SessionsWanted, Signed
@@ -37,31 +37,31 @@ class Watching(Answering):
 
     _waiting: WaitingRequests
 
-    def _watch(self, current: Round, now_ms: int) -> list[Effect]:
+    def _watch(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Begin to watch a round's Compute nodes."""
         current.watched_ms = now_ms
         if not current.is_summed or current.stored.cancelled:
             return []
         return [self._watch_again(current, now_ms)]
 
-    def _watch_again(self, current: Round, now_ms: int) -> SetTimer:
+    def _watch_again(self, current: TrainerRound, now_ms: int) -> SetTimer:
         current.watch_due_ms = now_ms + self._timing.watch_ms
         return current.timer(WATCH, current.watch_due_ms)
 
-    def _spare(self, nodes: int, current: Round | None = None) -> int:
+    def _spare(self, nodes: int, current: TrainerRound | None = None) -> int:
         """Return how many of so many nodes may be lost: by p now, and in a round by what returns its charge (§4.8)."""
         return nodes - (self._federation.p + 1 if current is None else self._needed(current))
 
-    def _quiet_ms(self, current: Round, node: bytes, now_ms: int) -> int:
+    def _quiet_ms(self, current: TrainerRound, node: bytes, now_ms: int) -> int:
         """Return for how long a node has not been heard."""
         return now_ms - max(current.heard.get(node, 0), current.watched_ms)
 
-    def _silent_ms(self, current: Round) -> int:
+    def _silent_ms(self, current: TrainerRound) -> int:
         """Return after what time without a message a node is silent: one that opens proofs answers nobody meanwhile."""
         work = None if current.takes("close") else self._validated(current).work
         return self._timing.silent_ms + (work.node_ms if work is not None else 0)
 
-    def _on_watch(self, current: Round, now_ms: int) -> list[Effect]:
+    def _on_watch(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Ask the quiet nodes, and cancel the round if it cannot end with all of them."""
         silent_ms = self._silent_ms(current)
         if now_ms - current.watch_due_ms >= self._timing.silent_ms // 2:
@@ -82,7 +82,7 @@ class Watching(Answering):
         told = self._tell_silent(current, silent, now_ms) if not cancelled else []
         return cancelled or [*told, *asked, self._watch_again(current, now_ms)]
 
-    def _is_due(self, current: Round, node: bytes, now_ms: int) -> bool:
+    def _is_due(self, current: TrainerRound, node: bytes, now_ms: int) -> bool:
         """Return True if a node has been quiet for so long that it should be asked now.
 
         Where every round needs all nodes, nothing hurries: one question for each message of a node, then one in a
@@ -96,7 +96,7 @@ class Watching(Answering):
             return turns > 0 and (is_answered or now_ms - asked_ms >= _TURNS_UNHURRIED * self._timing.watch_ms)
         return turns > 0 and (quiet_ms < self._timing.silent_ms or turns % 2 == 0)
 
-    def _tell_silent(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
+    def _tell_silent(self, current: TrainerRound, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
         """Report the silent nodes, whenever they are others than before."""
         if silent == current.told:
             return []
@@ -129,7 +129,7 @@ class Watching(Answering):
         until_ms = max(now_ms, *waits) if waits and spare < 0 else 0
         return facts.NodesSilent(b"", tuple(lost), waited_ms, others, spare, until_ms, bool(waits)), lost
 
-    def _gives_up_ms(self, current: Round, lost: tuple[bytes, ...], now_ms: int) -> int:
+    def _gives_up_ms(self, current: TrainerRound, lost: tuple[bytes, ...], now_ms: int) -> int:
         """Return until when a round waits for silent nodes if the others are too few to repeat it (§4.8).
 
         Where each round needs all nodes, they have until `commit_by` to come back.
@@ -144,7 +144,7 @@ class Watching(Answering):
         quiet_ms = min((self._quiet_ms(current, node, now_ms) for node in lost), default=0)
         return min(now_ms - quiet_ms + timing.hopeless_ms, current.end_ms)
 
-    def _cancel_if_useless(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
+    def _cancel_if_useless(self, current: TrainerRound, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
         """Cancel a round that waits for silent nodes, if p + 1 others are left to abort and to repeat it."""
         lost = silent if current.takes("close") else self._waited_for(current, now_ms)
         if silent and not current.partials and self._spare(len(current.computes) - len(silent), current) < 0:
@@ -163,7 +163,7 @@ class Watching(Answering):
         reason = f"{names} {has} not answered for {duration(max(waited_ms, self._timing.silent_ms))}"
         return [*self._tell_silent(current, lost, now_ms), *self._cancel(current, reason, now_ms, lost)]
 
-    def _waited_for(self, current: Round, now_ms: int) -> tuple[bytes, ...]:
+    def _waited_for(self, current: TrainerRound, now_ms: int) -> tuple[bytes, ...]:
         """Return the nodes for which p + 1 others have waited in vain; none of these others has released.
 
         The others were heard a moment ago. A node that reports as they do is not waited for in vain.
@@ -183,7 +183,7 @@ class Watching(Answering):
         is_over = now_ms - current.stuck_ms >= self._silent_ms(current)
         return tuple(node for node in current.computes if node in lost) if is_over else ()
 
-    def _note_report(self, current: Round, node: bytes, report: Progress) -> None:
+    def _note_report(self, current: TrainerRound, node: bytes, report: Progress) -> None:
         """Keep a node's newest report: of the latest stage, with the fewest nodes that it waits for."""
         known, places = current.reports.get(node), set(report.waits_for)
         if max(places, default=0) >= len(current.computes):
@@ -303,7 +303,7 @@ class Watching(Answering):
             if node in self._named([node])
         }
 
-    def _owing(self, current: Round) -> list[bytes]:
+    def _owing(self, current: TrainerRound) -> list[bytes]:
         """Return the nodes that owe a cancelled round their abort or their sum."""
         stored = current.stored
         paid = {*stored.aborted_by, *current.partials}

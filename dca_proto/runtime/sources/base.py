@@ -326,7 +326,7 @@ def number_of(value: object) -> float:
     return found if math.isfinite(found) else math.nan
 
 
-class Query(Source, frozen=True, kw_only=True):
+class SqlSource(Source, frozen=True, kw_only=True):
     """A source that is a query in SQL.
 
     Args:

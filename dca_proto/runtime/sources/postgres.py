@@ -13,7 +13,7 @@ from dca_proto.runtime.files import require_input
 from dca_proto.runtime.keyfile import read_password
 from dca_proto.runtime.listen import is_loopback
 from dca_proto.runtime.settings import is_host
-from dca_proto.runtime.sources.base import Query, check_columns, table_of
+from dca_proto.runtime.sources.base import SqlSource, check_columns, table_of
 from dca_proto.runtime.table import Say, Table
 from dca_proto.wording import printable, to_install
 
@@ -23,7 +23,7 @@ _IN_QUERY = "42"
 _CHUNK = 1000
 
 
-class PostgresSource(Query, frozen=True, kw_only=True):
+class PostgresSource(SqlSource, frozen=True, kw_only=True):
     """``postgres``: a query of a PostgreSQL database, in a transaction that only reads. Needs the extra ``postgres``.
 
     In the query, ``%%`` stands for a percent sign.
@@ -44,7 +44,7 @@ class PostgresSource(Query, frozen=True, kw_only=True):
     tls: bool | None = None
 
     def __post_init__(self) -> None:
-        Query.__post_init__(self)
+        SqlSource.__post_init__(self)
         try:
             parts = urlsplit(self.postgres)
             odd = parts.scheme != "postgresql" or parts.port == 0 or not self.postgres.isprintable()

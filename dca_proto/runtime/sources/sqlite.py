@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from dca_proto.errors import InputError
 from dca_proto.runtime.files import require_unopened
-from dca_proto.runtime.sources.base import Query, check_columns, table_of
+from dca_proto.runtime.sources.base import SqlSource, check_columns, table_of
 from dca_proto.runtime.table import Say, Table
 
 _CELL_BYTES_MAX = 1 << 20
@@ -19,7 +19,7 @@ _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
 
-class SqliteSource(Query, frozen=True, kw_only=True):
+class SqliteSource(SqlSource, frozen=True, kw_only=True):
     """``sqlite``: a query of an SQLite database. Other programs may write to it meanwhile.
 
     Args:

@@ -21,21 +21,21 @@ nodes       19 rounds of the right nodes
 from __future__ import annotations
 
 from emulator.trials.checkers.base import Checker, RunLog
-from emulator.trials.checkers.budget import Budget
+from emulator.trials.checkers.budget import BudgetChecker
 from emulator.trials.checkers.clocks import Clocks
 from emulator.trials.checkers.dues import Dues
 from emulator.trials.checkers.endings import Completion, Endings
 from emulator.trials.checkers.files import Revocation
 from emulator.trials.checkers.inputs import Inputs
-from emulator.trials.checkers.memory import Memory
+from emulator.trials.checkers.memory import MemoryChecker
 from emulator.trials.checkers.nodes import Nodes
-from emulator.trials.checkers.noise import Noise
+from emulator.trials.checkers.noise import NoiseChecker
 from emulator.trials.checkers.pace import Pace
 from emulator.trials.checkers.policies import Policies
 from emulator.trials.checkers.releases import EnoughContributors, Kills, OneRelease
 from emulator.trials.checkers.secrecy import Secrecy
 from emulator.trials.checkers.sums import ExactSum
-from emulator.trials.checkers.view import Repetition, Transcript, View
+from emulator.trials.checkers.view import Repetition, Transcript, ViewChecker
 from emulator.trials.world import TrialWorld
 
 
@@ -55,17 +55,17 @@ def checkers_of(
         OneRelease(world, log),
         EnoughContributors(world, log),
         ExactSum(world, log),
-        Budget(world, log),
-        View(world, log, neighbour),
+        BudgetChecker(world, log),
+        ViewChecker(world, log, neighbour),
         inputs,
         Endings(world, log),
         Kills(world, log),
         Repetition(world, log, digest),
-        Noise(world, log),
+        NoiseChecker(world, log),
         Completion(world, log),
         Secrecy(world, log, inputs.revealed),
         Pace(world, log),
-        Memory(world, log),
+        MemoryChecker(world, log),
         Dues(world, log),
         Revocation(world, log),
         Policies(world, log),

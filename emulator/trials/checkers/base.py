@@ -33,14 +33,13 @@ from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
-from dca_proto.protocol.wire.messages import Announcement, Answer, PartialSum, Sealed, Signed
-from dca_proto.protocol.wire.messages import Release as ReleaseBody
+from dca_proto.protocol.wire.messages import Announcement, Answer, PartialSum, Release, Sealed, Signed
 from emulator import reference, verified
 from emulator.derivations import TAG_BYTES, digest
 from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
-from emulator.sim.trace import Entry as TraceEntry
+from emulator.sim.trace import TraceEntry
 from emulator.trials.checkers.colluding import Colluding
 from emulator.trials.checkers.entries import Entry, entries_in, places_in, words_of
 from emulator.trials.checkers.genuine import Genuine
@@ -53,7 +52,7 @@ Key = tuple[bytes, bytes]
 """The id of a Compute node or client, and a round id."""
 
 
-class Release(NamedTuple):
+class ReleasedVector(NamedTuple):
     """A Compute node's partial sum, a data node's release or a client's report, from an honest sender.
 
     `number`: 0 for the sender's first in that round, then 1, ... `body`: a `PartialSum` or `Release` message.
@@ -136,7 +135,7 @@ class RunLog(Observer):
         """Return True if an honest client's message is a release or report of that round."""
         return payload in self._sent[client, round_id]
 
-    def agreed(self, release: Release) -> list[Entry] | None:
+    def agreed(self, release: ReleasedVector) -> list[Entry] | None:
         """Return A by the lists and objections that a partial sum names; None if they are unknown or inconsistent.
 
         In a verified sum, also without the clients whose proofs failed, by the partial sum itself.
@@ -152,7 +151,7 @@ class RunLog(Observer):
         failed = ids_in(getattr(release.body, "failed", b""))
         return [entry for place, entry in enumerate(union) if place not in objected and entry.client not in failed]
 
-    def challenge(self, release: Release) -> bytes:
+    def challenge(self, release: ReleasedVector) -> bytes:
         """Return the seed of a verified sum's coins, by the lists that a partial sum names; `agreed` has found them."""
         accepted = self.accepted[release.sender, release.round_id]
         return verified.challenge(accepted.hash, self._answers[release.body.answers[0]].lists)
@@ -266,7 +265,7 @@ class RunLog(Observer):
 
     def _read_trainer(self, process: Process, write: Persist) -> list[tuple[Any, ...]]:
         if write.table == trainer_round.ROUNDS:
-            stored = decoded(write.table, write.value, trainer_round.StoredRound)
+            stored = decoded(write.table, write.value, trainer_round.StoredTrainerRound)
             if write.key not in self._announced:
                 accepted = self._announced[write.key] = self._decode_accepted(encode(stored.announcement))
                 self.announcements[write.key], self.requests[write.key] = accepted.body, stored.request
@@ -291,7 +290,7 @@ class RunLog(Observer):
         if write.table == SESSIONS:
             return [("on_session", process, write.key, decoded(SESSIONS, write.value, StoredSession))]
         if write.table == node_round.ROUNDS:
-            stored = decoded(write.table, write.value, node_round.StoredRound)
+            stored = decoded(write.table, write.value, node_round.StoredComputeRound)
             return [*self._read_round(process, key, stored), ("on_round", process, stored)]
         if write.table == node_round.LISTS:
             received = decoded(write.table, write.value, node_round.StoredList)
@@ -300,7 +299,7 @@ class RunLog(Observer):
                 self.tags[key][entry.encoded] = received.tags[8 * place : 8 * place + 8]
         return []
 
-    def _read_round(self, process: Process, key: Key, stored: node_round.StoredRound) -> list[tuple[Any, ...]]:
+    def _read_round(self, process: Process, key: Key, stored: node_round.StoredComputeRound) -> list[tuple[Any, ...]]:
         events: list[tuple[Any, ...]] = []
         if stored.header is not None and key not in self.lists:
             self.lists[key] = stored.entries
@@ -349,9 +348,9 @@ class RunLog(Observer):
         except PeerError:
             assert sender.id in self._world.copied, "else it forgets no announcement, and declines no other"
             return
-        if isinstance(body, PartialSum if is_node else ReleaseBody):
+        if isinstance(body, PartialSum if is_node else Release):
             known.append(payload)
-            release = Release(sender.id, round_id, len(known) - 1, body)
+            release = ReleasedVector(sender.id, round_id, len(known) - 1, body)
             self._notify("on_partial_sum" if is_node else "on_release", release)
 
 
@@ -439,8 +438,8 @@ def about(actor: Process | bytes, round_id: bytes) -> str:
     return f"{name}, round {round_id.hex()[:8]}"
 
 
-def release_in(frame: Signed) -> ReleaseBody:
+def release_in(frame: Signed) -> Release:
     """Decode a release or report that the trainer has kept."""
     body = decode_body(frame.body)
-    assert isinstance(body, ReleaseBody), "the trainer keeps only releases and reports"
+    assert isinstance(body, Release), "the trainer keeps only releases and reports"
     return body

@@ -54,7 +54,7 @@ from dca_proto.protocol.wire.messages import (
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Key, Release, RunLog, about
+from emulator.trials.checkers.base import Checker, Key, ReleasedVector, RunLog, about
 from emulator.trials.checkers.entries import Entry
 from emulator.trials.world import TrialWorld
 from emulator.wire import Accepted, body_of, counts_of, slack_of
@@ -63,7 +63,7 @@ _DAY_MS = 86_400_000
 _ROUNDING = 1e-9
 
 
-class Budget(Checker):
+class BudgetChecker(Checker):
     """Checks every ledger write, contribution, release and announcement of honest clients and the trainer."""
 
     number, name = 4, "budget"
@@ -282,7 +282,7 @@ class Budget(Checker):
             who = f"{node.name} keeps a contribution of {client.hex()[:8]}"
             self.expect(paid, f"{who} with a charge number that it did not pay")
 
-    def on_partial_sum(self, release: Release) -> None:
+    def on_partial_sum(self, release: ReleasedVector) -> None:
         """No charge number pays for two sums, even if a client's ledger has forgotten it."""
         for entry in self.log.agreed(release) or ():
             if release.sender not in self.log.dishonest:
@@ -333,7 +333,7 @@ class Budget(Checker):
         stored = client.disk.records.get((client_round.ROUNDS, body.round_id))
         if stored is None or body.client != client.id or not self.is_honest(client) or client.options.work_ms:
             return False
-        phase = decoded(client_round.ROUNDS, stored, client_round.StoredRound).phase
+        phase = decoded(client_round.ROUNDS, stored, client_round.StoredClientRound).phase
         charge = self._charges[client.id].get(body.round_id)
         accepted = self.log.accepted.get((client.id, body.round_id))
         is_known = accepted is not None and accepted.hash == body.announcement_hash

@@ -105,7 +105,7 @@ class Dues(Checker):
         if process.role is Channel.COMPUTE:
             for (table, round_id), value in process.disk.records.items():
                 if table == node_round.ROUNDS:
-                    self._phases[process.id, round_id] = decoded(table, value, node_round.StoredRound).phase
+                    self._phases[process.id, round_id] = decoded(table, value, node_round.StoredComputeRound).phase
         for sent in [sent for sent in self._sent_ms if sent[0] == process.id]:
             del self._sent_ms[sent]
         for key in [key for key in self._uncounted_ms if key[0] == process.id]:
@@ -137,7 +137,7 @@ class Dues(Checker):
             elif type(effect) is Persist and process.role is Channel.COMPUTE:
                 self._note_at_node(process, effect, effects)
             elif type(effect) is Persist and effect.table == client_round.ROUNDS:
-                self._declines[decoded(effect.table, effect.value, client_round.StoredRound).decline] = process.id
+                self._declines[decoded(effect.table, effect.value, client_round.StoredClientRound).decline] = process.id
 
     def _note_at_node(self, node: Process, write: Persist, effects: Sequence[Effect]) -> None:
         """Note a round's new phase, or a new contribution."""
@@ -145,7 +145,7 @@ class Dues(Checker):
             self._expect_receipt(node, write, effects)
             self._uncounted_ms.setdefault((node.id, write.key[:ID_BYTES]), node.now_ms)
         elif write.table == node_round.ROUNDS:
-            stored = decoded(write.table, write.value, node_round.StoredRound)
+            stored = decoded(write.table, write.value, node_round.StoredComputeRound)
             self._phases[node.id, write.key] = stored.phase
 
     # --- nodes and clients ----------------------------------------------------------------------------------------
@@ -209,7 +209,9 @@ class Dues(Checker):
 
     def _phase_after(self, round_id: bytes, effects: Sequence[Effect]) -> str:
         written = [one for one in effects if type(one) is Persist and one.table == node_round.ROUNDS]
-        phases = [decoded(one.table, one.value, node_round.StoredRound).phase for one in written if one.key == round_id]
+        phases = [
+            decoded(one.table, one.value, node_round.StoredComputeRound).phase for one in written if one.key == round_id
+        ]
         return phases[-1] if phases else ""
 
     def _judge_receipt(self, node: Process, event: Received, effects: Sequence[Effect]) -> None:
@@ -278,7 +280,7 @@ class Dues(Checker):
 
     def _follow(self, trainer: Process, round_id: bytes, record: bytes) -> None:
         """Note a round that begins, and judge one that closes."""
-        stored = decoded(trainer_round.ROUNDS, record, trainer_round.StoredRound)
+        stored = decoded(trainer_round.ROUNDS, record, trainer_round.StoredTrainerRound)
         known = self._collecting.get(round_id)
         if stored.phase == trainer_round.COLLECTING:
             body = body_of(encode(stored.announcement))

@@ -39,7 +39,7 @@ from dca_proto.protocol.wire.messages import (
 from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Key, RunLog, about
-from emulator.trials.world import RoundLog, TrialWorld
+from emulator.trials.world import TrialRound, TrialWorld
 from emulator.wire import Accepted, body_of, counts_of, slack_of
 
 _SLACK_MS, _GRACE_MS = 1_000, 4_000
@@ -75,7 +75,7 @@ class Endings(Checker):
         """Note the start: no process ends a round while it is down."""
         self._up_ms[process.id] = process.now_ms
 
-    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
+    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredTrainerRound) -> None:
         """A durable failure ends the round, even if a kill keeps the trainer from reporting it."""
         self._summed |= {round_id} if stored.partials else set()
         if stored.phase in (trainer_round.FAILED, trainer_round.RETURNED):
@@ -141,7 +141,7 @@ class Endings(Checker):
     def on_begun(self, node: Process, accepted: Accepted) -> None:
         self._heard_ms[node.id, accepted.body.round_id] = node.now_ms
 
-    def on_round(self, node: Process, stored: node_round.StoredRound) -> None:
+    def on_round(self, node: Process, stored: node_round.StoredComputeRound) -> None:
         """A node that runs collects until `close_by`, and no longer."""
         key = node.id, stored.round_id
         self._answered |= {key} if stored.phase == node_round.ANSWERED else set()
@@ -232,7 +232,7 @@ class Endings(Checker):
             over = process.now_ms - slack_ms > max(announced.commit_by_ms + kept_ms, self._up_ms.get(process.id, 0))
             self.expect(not (over and left), f"{who}: it keeps {', '.join(sorted(left))}, though its time is over")
             if process.role is Channel.COMPUTE and (node_round.ROUNDS, round_id) in records:
-                stored = decoded(node_round.ROUNDS, records[node_round.ROUNDS, round_id], node_round.StoredRound)
+                stored = decoded(node_round.ROUNDS, records[node_round.ROUNDS, round_id], node_round.StoredComputeRound)
                 secret = (
                     stored.phase == node_round.RELEASED
                     and stored.final_message
@@ -303,7 +303,7 @@ class Completion(Checker):
                 if done and last is log and self.log.is_summed(log.id):
                     self._check_steps(log)
 
-    def _check_steps(self, log: RoundLog) -> None:
+    def _check_steps(self, log: TrialRound) -> None:
         """Without trouble after the close, the result comes within four hops: close, lists, answers, partial sums."""
         frozen_ms = min(self._closing_ms.get(log.id, _NEVER), self.log.announcements[log.id].close_by_ms)
         servers, ended_ms = (self.world.trainer, *self.world.computes), log.ended_ms or 0
@@ -311,7 +311,7 @@ class Completion(Checker):
             late_ms = ended_ms - self._due_ms(frozen_ms, frozen_ms, 4, 0) - _SLACK_MS
             self.expect(late_ms <= 0, f"round {log.id.hex()[:8]} completes {late_ms} ms later than its steps take")
 
-    def _is_promised(self, log: RoundLog, count: int) -> bool:
+    def _is_promised(self, log: TrialRound, count: int) -> bool:
         """Return True if round number `count`, from 1, is within the promise."""
         world, announced = self.world, self.log.announcements.get(log.id)
         begin_ms = self._announced_ms.get(log.id, _NEVER)
@@ -336,7 +336,7 @@ class Completion(Checker):
             return False
         return self._has_time(announced, servers, [client for client in clients if client.id not in self.log.dishonest])
 
-    def _lacks_a_trusted_node(self, log: RoundLog) -> bool:
+    def _lacks_a_trusted_node(self, log: TrialRound) -> bool:
         """Return True if policies trust a node that no round has, or that was lost and is left out of this one."""
         scenario, accepted = self.world.scenario, self.log.announced(log.id)
         if not scenario.has_trusted_nodes or accepted is None or not scenario.rounds.is_summed:

@@ -17,7 +17,7 @@ from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, FileStamp, Hello, SessionsWanted
 from emulator.derivations import digest
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Key, Release, RunLog, about
+from emulator.trials.checkers.base import Checker, Key, ReleasedVector, RunLog, about
 from emulator.trials.checkers.entries import Entry
 from emulator.trials.world import TrialWorld
 from emulator.wire import Accepted, body_of
@@ -141,7 +141,7 @@ class Revocation(Checker):
         names = ", ".join(client.hex()[:8] for client in admitted.intersection(revoked))
         self.expect(not names, f"{about(node, accepted.body.round_id)}: it accepts {names}, which it knows as revoked")
 
-    def on_partial_sum(self, release: Release) -> None:
+    def on_partial_sum(self, release: ReleasedVector) -> None:
         """Nothing is released to a trainer, or with a node, that the file does not name; no revoked client is in A."""
         process = self.world.simulator.processes[release.sender]
         file, accepted = self._file(process), self.log.accepted.get((release.sender, release.round_id))

@@ -193,7 +193,7 @@ class Inputs(Checker):
     def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: HeldContribution) -> None:
         self._keep(kept.tags, "tags")
 
-    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
+    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredTrainerRound) -> None:
         self._keep(stored.reply_secret, "a reply key")
 
     def _keep(self, secret: bytes, description: str) -> None:

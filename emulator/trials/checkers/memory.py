@@ -41,7 +41,7 @@ from emulator.wire import ids_in
 
 CLIENTS_MAX, READS_MAX, OBJECTS_MAX, MASKS_MAX = 3, 3, 200_000, 8
 _SLACK_MS = 1_000
-_SKIPPED = (int, float, str, Identity, Federation, Ledger, client_round.Declines)
+_SKIPPED = (int, float, str, Identity, Federation, Ledger, client_round.DeclinedRounds)
 """What is not read: it holds no bytes, or it lasts and its owner may read it."""
 _ROUNDS = {
     Channel.CLIENT: client_round.ROUNDS,
@@ -84,7 +84,7 @@ def _parts(one: object) -> Iterator[object]:
                     yield getattr(one, name)
 
 
-class Memory(Checker):
+class MemoryChecker(Checker):
     """Reads the memory of honest actors."""
 
     number, name = 14, "forgets in memory, too"
@@ -100,7 +100,7 @@ class Memory(Checker):
     def on_paid(self, client: Process, round_id: bytes, outbound: Any) -> None:
         self._outbound[client.id, round_id] = outbound.payload
 
-    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
+    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredTrainerRound) -> None:
         self._reply_keys[round_id] = stored.reply_secret
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
@@ -130,11 +130,11 @@ class Memory(Checker):
         """Yield what must be gone when a round has this new record."""
         key, name = (process.id, write.key), f"round {write.key.hex()[:8]}"
         if process.role is Channel.COMPUTE:
-            stored = decoded(write.table, write.value, node_round.StoredRound)
+            stored = decoded(write.table, write.value, node_round.StoredComputeRound)
             if stored.phase in node_round.ENDS and not stored.peer_aborts:
                 yield from self._of_work(key, name)
         elif process.role is Channel.CLIENT:
-            phase = decoded(write.table, write.value, client_round.StoredRound).phase
+            phase = decoded(write.table, write.value, client_round.StoredClientRound).phase
             answered = phase in (client_round.KEPT, client_round.MISSED, client_round.RETURNED)
             if answered and key in self._outbound:
                 yield f"the answered message of {name}", self._outbound[key]

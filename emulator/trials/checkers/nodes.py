@@ -52,7 +52,7 @@ class _Request(NamedTuple):
 class _Known(NamedTuple):
     """A round of the trainer's records."""
 
-    stored: trainer_round.StoredRound
+    stored: trainer_round.StoredTrainerRound
     accepted: Accepted
 
     @property
@@ -137,7 +137,7 @@ class Nodes(Checker):
         self._lost_ms |= dict.fromkeys(lost, now_ms)
 
     def _note(self, round_id: bytes, record: bytes) -> _Known:
-        stored = decoded(trainer_round.ROUNDS, record, trainer_round.StoredRound)
+        stored = decoded(trainer_round.ROUNDS, record, trainer_round.StoredTrainerRound)
         before = self._rounds.get(round_id)
         accepted = before.accepted if before is not None else decode_accepted(encode(stored.announcement))
         known = self._rounds[round_id] = _Known(stored, accepted)

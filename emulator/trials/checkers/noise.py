@@ -38,7 +38,7 @@ from emulator.derivations import WORD_BYTES
 from emulator.shape import ALARM, Shape
 from emulator.sim.process import Process
 from emulator.sim.streams import Streams
-from emulator.trials.checkers.base import Checker, Release, RunLog, about
+from emulator.trials.checkers.base import Checker, ReleasedVector, RunLog, about
 from emulator.trials.checkers.entries import Entry
 from emulator.trials.world import TrialWorld
 from emulator.wire import Accepted, counts_of, statement_of, words_in
@@ -66,7 +66,7 @@ class _Draw(NamedTuple):
     value: NDArray[np.int64]
 
 
-class Noise(Checker):
+class NoiseChecker(Checker):
     """Checks the amount and the shape of noise, and its key.
 
     Attributes:
@@ -105,7 +105,7 @@ class Noise(Checker):
         if noisy is not None:
             self._note(key, noisy.view(np.int64))
 
-    def on_partial_sum(self, release: Release) -> None:
+    def on_partial_sum(self, release: ReleasedVector) -> None:
         """In a verified sum, note the noise of all contributions in A. There is enough."""
         accepted = self.log.accepted.get((release.sender, release.round_id))
         statement, chosen = None if accepted is None else statement_of(accepted.body), self.log.agreed(release)
@@ -123,7 +123,7 @@ class Noise(Checker):
                 none = np.zeros(0, dtype=np.int64)
                 self._draws[key] = _Draw(entry.client, release.round_id, accepted, flipped, none)
 
-    def on_release(self, release: Release) -> None:
+    def on_release(self, release: ReleasedVector) -> None:
         """Note the noise of an honest client's release or report."""
         key, vector = (release.round_id, release.sender, release.body.contribution), release.body.vector
         if key in self._draws or key not in self.log.quantised:
@@ -157,7 +157,7 @@ class Noise(Checker):
             self._variances[accepted.hash] = reference.least_variance(l2, body.epsilon, body.delta, honest)
         return self._variances[accepted.hash]
 
-    def _table(self, draws: list[_Draw], dither: np.random.Generator) -> shape.Table:
+    def _table(self, draws: list[_Draw], dither: np.random.Generator) -> shape.NoiseTable:
         """Return the noise of all draws of a mechanism, a row for each."""
         body, found = draws[0].accepted.body, np.array([draw.found for draw in draws])
         values, noise, largest = np.array([draw.value for draw in draws]), None, 1.0
@@ -180,7 +180,7 @@ class Noise(Checker):
             places = np.array(rows)
         same = values if values.shape == places.shape else None
         clients, rounds = tuple(draw.client for draw in draws), tuple(draw.round_id for draw in draws)
-        return shape.Table(LAWS[body.kind.mechanism], places, noise, largest, same, clients, rounds)
+        return shape.NoiseTable(LAWS[body.kind.mechanism], places, noise, largest, same, clients, rounds)
 
     def finish(self) -> None:
         """All draws of the trial together have the right amount and shape."""

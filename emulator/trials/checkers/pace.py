@@ -48,9 +48,9 @@ _KINDS: dict[tuple[int, int], type] = {
 _KINDS |= {tags: m.Answer for tags, kind in _KINDS.items() if kind is m.VerifiedAnswer}
 """The kinds of messages, by the tag of the frame and, if it is signed, of the body. A verified answer is an answer."""
 _ROUNDS: dict[Channel, tuple[str, Any]] = {
-    Channel.CLIENT: (client_round.ROUNDS, client_round.StoredRound),
-    Channel.COMPUTE: (node_round.ROUNDS, node_round.StoredRound),
-    Channel.TRAINER: (trainer_round.ROUNDS, trainer_round.StoredRound),
+    Channel.CLIENT: (client_round.ROUNDS, client_round.StoredClientRound),
+    Channel.COMPUTE: (node_round.ROUNDS, node_round.StoredComputeRound),
+    Channel.TRAINER: (trainer_round.ROUNDS, trainer_round.StoredTrainerRound),
 }
 _ANSWERS = (m.HelloWanted, m.Receipt, m.ChargeReused)
 """Kinds that only answer messages, and that a sender repeats once a second at most."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol.client import round as client_round
-from dca_proto.protocol.compute.round import ABORTED, ANSWERS, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
+from dca_proto.protocol.compute.round import ABORTED, ANSWERS, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredComputeRound
 from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Channel, Effect, Forget, Send, Write
 from dca_proto.protocol.events import Event, Started
@@ -27,7 +27,7 @@ from dca_proto.protocol.trainer.round import RELEASES
 from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.messages import Abort, Answer, Receipt, Sealed, Signed
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Key, Release, RunLog, about, release_in
+from emulator.trials.checkers.base import Checker, Key, ReleasedVector, RunLog, about, release_in
 from emulator.trials.checkers.entries import Entry, entries_in
 from emulator.trials.federation import FOREVER_MS
 from emulator.trials.world import TrialWorld
@@ -42,12 +42,12 @@ class OneRelease(Checker):
 
     number, name = 1, "one partial sum"
 
-    def on_release(self, release: Release) -> None:
+    def on_release(self, release: ReleasedVector) -> None:
         who, round_id = release.sender.hex()[:8], release.round_id.hex()[:8]
         once = release.number == 0 or release.sender in self.world.restored  # no party can notice that (DESIGN §10)
         self.expect(once, f"client {who} releases or reports twice in round {round_id}")
 
-    def on_partial_sum(self, release: Release) -> None:
+    def on_partial_sum(self, release: ReleasedVector) -> None:
         node, round_id = release.sender.hex()[:8], release.round_id.hex()[:8]
         self.expect(release.number == 0, f"compute {node} releases a second partial sum of round {round_id}")
         aborted = self.log.ends.get((release.sender, release.round_id)) == ABORTED
@@ -72,7 +72,7 @@ class EnoughContributors(Checker):
     def on_unannounced(self, sender: Process, round_id: bytes) -> None:
         self.fail(f"{about(sender, round_id)}: it sends the trainer a message of a round that was never announced")
 
-    def on_partial_sum(self, release: Release) -> None:
+    def on_partial_sum(self, release: ReleasedVector) -> None:
         who = f"compute {release.sender.hex()[:8]} releases round {release.round_id.hex()[:8]}"
         accepted = self.log.accepted.get((release.sender, release.round_id))
         if accepted is None:
@@ -207,7 +207,7 @@ class Kills(Checker):
         known = (client_round.ANNOUNCEMENTS, round_id) in client.disk.records
         self.expect(known, f"{about(client, round_id)}: it has paid, but has not stored the announcement")
 
-    def on_partial_sum(self, release: Release) -> None:
+    def on_partial_sum(self, release: ReleasedVector) -> None:
         """The contributions to A that a node holds were durable."""
         kept = self.log.kept[release.sender, release.round_id]
         held = [entry for entry in self.log.agreed(release) or () if entry.holder == release.sender]
@@ -232,7 +232,7 @@ class Kills(Checker):
             in_time = key not in self.log.lists or (client, kept.contribution) in self._listed(key)
             self.expect(in_time, f"{about(node, round_id)}: it keeps a contribution after its list was frozen")
 
-    def on_round(self, node: Process, stored: StoredRound) -> None:
+    def on_round(self, node: Process, stored: StoredComputeRound) -> None:
         """A final phase, a list and an answer do not change."""
         key, who = (node.id, stored.round_id), about(node, stored.round_id)
         first = self._phases.get(key, stored.phase)
@@ -252,7 +252,7 @@ class Kills(Checker):
             return
         for (node, round_id), end in self.log.ends.items():
             if node == process.id and (ROUNDS, round_id) in process.disk.records:
-                stored = decoded(ROUNDS, process.disk.records[ROUNDS, round_id], StoredRound)
+                stored = decoded(ROUNDS, process.disk.records[ROUNDS, round_id], StoredComputeRound)
                 self.expect(stored.phase == end, f"{process.name} has lost the end of round {round_id.hex()[:8]}")
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
@@ -263,7 +263,7 @@ class Kills(Checker):
         for (table, round_id), value in process.disk.records.items():
             accepted = self.log.accepted.get((process.id, round_id))
             if table == client_round.ROUNDS and accepted is not None and process.now_ms < accepted.body.commit_by_ms:
-                stored = decoded(table, value, client_round.StoredRound)
+                stored = decoded(table, value, client_round.StoredClientRound)
                 lost = stored.phase == client_round.SENT and stored.outbound and stored.outbound.payload not in sent
                 self.expect(not lost, f"{about(process, round_id)}: it restarts, and does not resend its contribution")
 

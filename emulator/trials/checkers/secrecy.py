@@ -32,7 +32,7 @@ from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.own_session import HELLO
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.records import decoded
-from dca_proto.protocol.trainer.round import StoredRound
+from dca_proto.protocol.trainer.round import StoredTrainerRound
 from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.messages import Announcement, Contribution, Release, Sealed, Signed
@@ -296,7 +296,7 @@ class Secrecy(Checker):
             self.expect(same, f"{who}: the key of its receipt is not the one that DESIGN §2.6 derives")
             self._keep(body.receipt_key, "the key of a receipt", who, process.id, send.to.id)
 
-    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: StoredRound) -> None:
+    def on_trainer_round(self, trainer: Process, round_id: bytes, stored: StoredTrainerRound) -> None:
         """A reply key is fresh: 32 random bytes that the trainer uses for one announcement."""
         accepted = self.log.announced(round_id)
         assert accepted is not None, "the log has read it"

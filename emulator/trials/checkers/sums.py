@@ -45,7 +45,7 @@ from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference, verified
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Release, RunLog, about, release_in
+from emulator.trials.checkers.base import Checker, ReleasedVector, RunLog, about, release_in
 from emulator.trials.checkers.entries import Entry, share_of
 from emulator.trials.scenario import CATEGORICAL
 from emulator.trials.world import TrialWorld
@@ -90,7 +90,7 @@ class ExactSum(Checker):
             (own_report,) = report.randomise(np.array([held]), draws.key)
             self._released[key] = 1, report.encode(own_report)
 
-    def on_release(self, release: Release) -> None:
+    def on_release(self, release: ReleasedVector) -> None:
         """An honest data node releases the number of its rows and their sum with the recorded noise.
 
         An honest client reports the mechanism's draw for its value from the recorded key.
@@ -110,7 +110,7 @@ class ExactSum(Checker):
             return self._encoded.get((accepted.body.round_id, entry.client, entry.contribution))
         return self.log.unmasked(entry.holder, accepted, entry)
 
-    def on_partial_sum(self, release: Release) -> None:
+    def on_partial_sum(self, release: ReleasedVector) -> None:
         """A node's first partial sum adds up the contributions that it has kept, and its masks over all of A."""
         key = release.sender, release.round_id
         accepted, chosen = self.log.accepted.get(key), self.log.agreed(release)
@@ -142,7 +142,7 @@ class ExactSum(Checker):
             self.expect(same, f"{who}: its sum is not that of the contributions it kept and its masks")
 
     def _check_share(
-        self, release: Release, accepted: Accepted, chosen: list[Entry], statement: verified.Statement
+        self, release: ReleasedVector, accepted: Accepted, chosen: list[Entry], statement: verified.Statement
     ) -> None:
         """A node's part of a verified sum is its share of the numbers, with its noise bits flipped by the coins."""
         node, who = release.sender, f"compute {about(release.sender, release.round_id)}"

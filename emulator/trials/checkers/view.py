@@ -86,7 +86,7 @@ def neighbour(world: TrialWorld) -> bytes:
     return client
 
 
-class View(Checker):
+class ViewChecker(Checker):
     """Checks sizes, ids, tags, nonces and noise keys of a run, and compares it with a run on neighbouring data.
 
     Args:

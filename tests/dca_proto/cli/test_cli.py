@@ -22,12 +22,12 @@ from dca_proto import cli
 from dca_proto.cli import main
 from dca_proto.cli.inspect import describe_message
 from dca_proto.errors import PeerError, RoundAborted, TransportError, UsageError
-from dca_proto.protocol.client.round import StoredRound as ClientRound
+from dca_proto.protocol.client.round import StoredClientRound
 from dca_proto.protocol.compute.round import StoredList
 from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Persist
 from dca_proto.protocol.keyring import TABLE as EPOCHS
-from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
+from dca_proto.protocol.trainer.round import ROUNDS, StoredTrainerRound
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.fields import Signed
 from dca_proto.protocol.wire.messages import Answer, Contribution, Receipt
@@ -403,7 +403,7 @@ def secrets_of(network: Network) -> set[str]:
         for (table, _), value in records.items():
             if table == EPOCHS:
                 found.add(value)
-            elif table == "client-round" and (made := msgspec.msgpack.decode(value, type=ClientRound).outbound):
+            elif table == "client-round" and (made := msgspec.msgpack.decode(value, type=StoredClientRound).outbound):
                 found.add(made.receipt)
             elif table == "contribution":
                 kept = HeldContribution(value)
@@ -411,7 +411,7 @@ def secrets_of(network: Network) -> set[str]:
             elif table == "list":
                 found.add(msgspec.msgpack.decode(value, type=StoredList).tags)
             elif table == ROUNDS:
-                found.add(msgspec.msgpack.decode(value, type=StoredRound).reply_secret)
+                found.add(msgspec.msgpack.decode(value, type=StoredTrainerRound).reply_secret)
     return {value.hex() for value in found if value}  # a node may hold nobody
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import fields
 from dca_proto.cli import GROUP, main
 from dca_proto.cli import options as cli_options
 from dca_proto.cli.job_settings import JobSettings
-from dca_proto.jobs.plan import PlannedJob
+from dca_proto.jobs.plan import JobPlan
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.protocol.terms import Terms, description_of
 from dca_proto.runtime.request import RoundSettings
@@ -126,7 +126,7 @@ def test_both_commands_that_limit_a_registrar_have_the_same_options() -> None:
 
 def test_all_commands_have_the_same_default_delta() -> None:
     assert {option.default for option in BY_NAME["--delta"].values()} <= {DELTA, None}
-    records = (PlannedJob, SwarmOptions, Claim)
+    records = (JobPlan, SwarmOptions, Claim)
     assert {field.default for kind in records for field in fields(kind) if field.name == "delta"} == {DELTA}
 
 

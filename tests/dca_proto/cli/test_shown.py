@@ -17,9 +17,9 @@ from sources import source
 from dca_proto import drawing
 from dca_proto.cli import main
 from dca_proto.cli.output import Terminal, keep_earlier, say
-from dca_proto.cli.progress import Display, Times
+from dca_proto.cli.progress import Display, TimeColumn
 from dca_proto.report import learned
-from dca_proto.report.charts import Axis, Part, Series, _apart, lines, panels, picture, svg
+from dca_proto.report.charts import Axis, Curve, Panel, _apart, lines, panels, picture, svg
 from dca_proto.runtime.files import keep
 from dca_proto.wording import digits
 from inference.jobs.estimates import interval_words
@@ -143,11 +143,11 @@ def test_a_step_with_a_known_amount_of_work_has_a_bar_and_the_time_left() -> Non
     for done in range(10, 60, 10):
         clock[0] += 10
         display.waiting(f"{done} of 100 connections", done, 100)
-    assert Times().render(task).plain == "0:50, about 0:50 left"
+    assert TimeColumn().render(task).plain == "0:50, about 0:50 left"
     display.waiting("collecting", 0, 30)
-    assert Times().render(task).plain == "0:00"
+    assert TimeColumn().render(task).plain == "0:00"
     clock[0] += 3700
-    assert Times().render(task).plain == "1:01:40"
+    assert TimeColumn().render(task).plain == "1:01:40"
     display.waiting("the Compute nodes agree")
     assert isinstance(task, Task)
     assert task.total is None
@@ -225,9 +225,9 @@ def test_a_table_has_panels_for_each_column() -> None:
 
 def test_error_bars_of_several_curves_stand_beside_each_other() -> None:
     bar = [(10.0, 1.0, 2.0), (1000.0, 1.0, 2.0)]
-    curves = [Series(name, [(10.0, 1.5), (1000.0, 1.5)], 0, spread=bar) for name in "ab"]
+    curves = [Curve(name, [(10.0, 1.5), (1000.0, 1.5)], 0, spread=bar) for name in "ab"]
     for log in (False, True):
-        moved = _apart([*curves, Series("c", [(10.0, 1.0)], 0)], log)
+        moved = _apart([*curves, Curve("c", [(10.0, 1.0)], 0)], log)
         first, second = ([x for x, *_ in one.spread] for one in moved[:2])
         assert len({*first, *second}) == 4
         np.testing.assert_allclose(first, second, rtol=2.0 if not log else 0.06)
@@ -238,7 +238,7 @@ def test_a_panel_on_a_page_has_a_bold_title_and_a_dotted_zero_that_can_be_seen()
     share: Any = {"standard": {"unit": "share", "scale": 1.0, "centre": 0.0}}
     rows: Any = [row("a", **share)]
     kinds = kinds_of({"estimates": rows}, private=True)
-    part = Part("share", 1, partial(forest, rows=rows, kinds=kinds), "a title")
+    part = Panel("share", 1, partial(forest, rows=rows, kinds=kinds), "a title")
     drawn = svg(panels([part], [], caption="c"), 350, "t")
     (style,) = re.findall(r"<text([^>]*)>a title<", drawn)
     assert 'font-weight="700"' in style
@@ -247,7 +247,7 @@ def test_a_panel_on_a_page_has_a_bold_title_and_a_dotted_zero_that_can_be_seen()
 
 
 def test_a_picture_of_a_sweep_has_its_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chart = lines([Series("a", [(1.0, 1.0), (2.0, 2.0)], 0)], Axis("x"), Axis("y"), caption="c")
+    chart = lines([Curve("a", [(1.0, 1.0), (2.0, 2.0)], 0)], Axis("x"), Axis("y"), caption="c")
     path = tmp_path / "a.svg"
     picture([chart], path, "t", ["no $prediction$"])
     assert "Warning: no $prediction$." in texts_of(path)

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from dca_proto.crypto.bit_proof import (
     OPENED,
     QUERIES,
-    Block,
+    BlockSizes,
     accepted,
     opening,
     pack,
@@ -34,7 +34,7 @@ def drawn(*shape: int, seed: int = 1) -> Elements:
     return np.random.default_rng(seed).integers(0, PRIME, shape).astype(np.uint64)
 
 
-def is_accepted(block: Block, words: Elements, nodes: int = 3, seed: int = 5) -> bool:
+def is_accepted(block: BlockSizes, words: Elements, nodes: int = 3, seed: int = 5) -> bool:
     """Share the words among nodes, draw a point, open, and decide."""
     r = point(np.random.default_rng(seed).bytes(64))
     pads = drawn(nodes - 1, block.words, seed=seed)
@@ -43,19 +43,19 @@ def is_accepted(block: Block, words: Elements, nodes: int = 3, seed: int = 5) ->
     return bool(accepted(block.field, [opening(block, share[np.newaxis], weights) for share in shares])[0])
 
 
-def proven(block: Block, bits: NDArray[np.int64]) -> Elements:
+def proven(block: BlockSizes, bits: NDArray[np.int64]) -> Elements:
     return prove(block, bits, drawn(block.blinds, seed=9))
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("nodes", [2, 3, 10])
 def test_bits_are_accepted(size: int, nodes: int) -> None:
-    block = Block(size)
+    block = BlockSizes(size)
     for bits in (np.zeros(size), np.ones(size), np.random.default_rng(size).integers(0, 2, size)):
         assert is_accepted(block, proven(block, bits.astype(np.int64)), nodes)
 
 
-def divided(block: Block, bits: NDArray[np.int64], blinds: Elements) -> list[int]:
+def divided(block: BlockSizes, bits: NDArray[np.int64], blinds: Elements) -> list[int]:
     """The words by their definition (DESIGN §12), in Python's integers: f² - f divided by X^n - 1, and no remainder."""
     p, n = block.field.prime, block.order
     root, last = pow(block.field.generator, -((p - 1) // n), p), len(blinds)
@@ -81,7 +81,7 @@ def test_words_are_those_of_a_plain_division(seed: int) -> None:
     """Of random sizes, in all fields: of few bits, of many, and of none that is 1."""
     rng = np.random.default_rng(seed)
     field = (DEFAULT, DEFAULT, Field(7, 3), SMALLEST)[seed % 4]
-    block = Block(int(rng.integers(1, min(field.prime, 180))), field)
+    block = BlockSizes(int(rng.integers(1, min(field.prime, 180))), field)
     bits = rng.integers(0, 2, block.bits) * int(seed > 0)
     blinds = rng.integers(0, field.prime, block.blinds).astype(np.uint64)
     assert prove(block, bits, blinds).tolist() == divided(block, bits, blinds)
@@ -90,7 +90,7 @@ def test_words_are_those_of_a_plain_division(seed: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("value", [2, -1, PRIME // 2 + 1, PRIME - 2])
 def test_a_word_that_is_no_bit_is_not_accepted(size: int, value: int) -> None:
-    block, bits = Block(size), np.random.default_rng(size).integers(0, 2, size)
+    block, bits = BlockSizes(size), np.random.default_rng(size).integers(0, 2, size)
     bits[size // 2] = value
     assert not is_accepted(block, proven(block, bits))
 
@@ -98,7 +98,7 @@ def test_a_word_that_is_no_bit_is_not_accepted(size: int, value: int) -> None:
 @pytest.mark.long
 def test_the_largest_proof_is_exact() -> None:
     """Of 1,015,839 bits: Fourier transforms of two million terms still round to the right whole numbers."""
-    block = Block(1_015_839)
+    block = BlockSizes(1_015_839)
     bits = np.random.default_rng(3).integers(0, 2, block.bits)
     assert is_accepted(block, proven(block, bits), nodes=2)
     bits[-1] = 2
@@ -108,7 +108,7 @@ def test_the_largest_proof_is_exact() -> None:
 @pytest.mark.parametrize("size", [2, 93])
 def test_no_changed_word_is_accepted(size: int) -> None:
     """Of bits, blinds and quotient: f changes, and its quotient does not; or the reverse."""
-    block = Block(size)
+    block = BlockSizes(size)
     words = proven(block, np.random.default_rng(size).integers(0, 2, size))
     for at in range(block.words):
         changed = words.copy()
@@ -118,7 +118,7 @@ def test_no_changed_word_is_accepted(size: int) -> None:
 
 def test_a_quotient_that_fits_one_point_fails_at_another() -> None:
     """A client that knew r in advance could fit two coefficients to it; so r is drawn after the lists are frozen."""
-    block, known = Block(10), point(np.random.default_rng(7).bytes(64))
+    block, known = BlockSizes(10), point(np.random.default_rng(7).bytes(64))
     words = proven(block, np.full(10, 2))
     a, c = np.split(opening(block, words[np.newaxis], query(block, known))[0], 2)
     missing = DEFAULT.minus(DEFAULT.minus(DEFAULT.times(a, a), a), c)
@@ -138,7 +138,7 @@ def test_two_openings_have_the_same_law_for_all_bits(bits: int) -> None:
 
     A view is (A, C) of both queries. `QUERIES` is 2, so all bits must give each view equally often.
     """
-    block = Block(bits, SMALLEST)
+    block = BlockSizes(bits, SMALLEST)
     points = [np.array(p, dtype=np.uint64) for p in itertools.product(range(3), (1, 2))]
     weights = [query(block, r) for r in points]
     by_bits: dict[tuple[int, ...], list[Elements]] = {}
@@ -159,7 +159,7 @@ def test_two_openings_have_the_same_law_for_all_bits(bits: int) -> None:
 
 def test_one_pair_of_blinds_would_not_hide_a_second_query() -> None:
     """The enumeration above can fail: with the last two blinds fixed, the bits show."""
-    block = Block(2, SMALLEST)
+    block = BlockSizes(2, SMALLEST)
     pair = [query(block, np.array(p, dtype=np.uint64)) for p in ((0, 1), (1, 1))]
     laws = []
     for chosen in ((0, 0), (0, 1)):
@@ -186,7 +186,7 @@ def test_a_view_is_uniform_but_for_its_opening(bit: int, blinds: str) -> None:
     That is v, A, and A beside each word of v, in the protocol's field, for all bits 0 and all 1. 86 p-values of 1,000
     contributions: a correct program shows one below 1e-7 in 1e-5 of all seeds. Without blinds of its own, A shows it.
     """
-    block, count, rng = Block(8), 1_000, np.random.default_rng(11 + bit)
+    block, count, rng = BlockSizes(8), 1_000, np.random.default_rng(11 + bit)
     r = point(rng.bytes(64))
     drawn_blinds = rng.integers(0, PRIME, (count, block.blinds)).astype(np.uint64)
     if blinds != "fresh":
@@ -204,10 +204,10 @@ def test_a_view_is_uniform_but_for_its_opening(bit: int, blinds: str) -> None:
 
 
 def test_the_sizes_are_those_of_the_specification() -> None:
-    block = Block(900)
+    block = BlockSizes(900)
     assert (block.order, block.blinds, block.quotient, block.words) == (906, 4, 913, 1817)
     assert OPENED == 4
-    assert [Block(size).order for size in (1, 2, 3, 90, 9_000)] == [1, 2, 3, 93, 9_362]
+    assert [BlockSizes(size).order for size in (1, 2, 3, 90, 9_000)] == [1, 2, 3, 93, 9_362]
 
 
 def test_a_point_skips_what_is_no_element() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dca_proto.crypto.bit_proof import QUERIES, Block, point
+from dca_proto.crypto.bit_proof import QUERIES, BlockSizes, point
 from dca_proto.crypto.bounded import Norm, Statement
 from dca_proto.crypto.field import DEFAULT, PRIME, Elements, Field
 from dca_proto.crypto.norm import Wires, arranged, prove, query, squares_of
@@ -207,7 +207,7 @@ def test_the_sizes_are_those_of_the_specification() -> None:
 def test_the_error_is_below_that_of_bits_and_below_2_to_minus_40() -> None:
     points = PRIME**2 - PRIME
     for count in [*range(1, 3_000), 10_000, 100_000, 300_000, 1_015_838]:
-        degree, order = 2 * Wires(count).order + 4 * QUERIES - 2, Block(count + 1).order
+        degree, order = 2 * Wires(count).order + 4 * QUERIES - 2, BlockSizes(count + 1).order
         assert degree <= 2 * order + 4 * QUERIES - 2 < points * 2.0**-40
 
 

@@ -18,7 +18,7 @@ from dca_proto.report import page as report_page
 from dca_proto.report.tables import as_text
 from dca_proto.results.figure import figures_of
 from dca_proto.results.series import BEGUN, DONE, FAILED, SeriesEstimate, SeriesResult, SeriesSlot
-from dca_proto.results.status import STATUS, LastRound, Outcome, Result, Status, Statuses
+from dca_proto.results.status import STATUS, LastRound, StatedResult, StatedValue, Status, Statuses
 
 ACTORS = [
     status_of("client", name="ward-7", id="cd" * 16, sessions=None, results=[], warnings=[], last=None),
@@ -188,10 +188,10 @@ def test_few_slots_and_unknown_estimates_are_listed_without_a_chart() -> None:
         assert HOSTILE not in found
 
 
-def result_of(number: int) -> Result:
-    return Result(
+def result_of(number: int) -> StatedResult:
+    return StatedResult(
         at=f"2026-11-29T{number // 60:02}:{number % 60:02}:00Z", round_id=f"{number:032x}", statistic="mean",
-        contributors=25, outcomes=[Outcome(label="x", value=float(number), noise_std=1.0)],
+        contributors=25, outcomes=[StatedValue(label="x", value=float(number), noise_std=1.0)],
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from dca_proto.protocol.facts import Declined
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.testing import Network, TestFederation
-from emulator.coalition.members import Recording
+from emulator.coalition.members import RecordingMechanism
 from emulator.coalition.uniformity import byte_counts, byte_p_value
 
 WIDTH = 400
@@ -84,7 +84,7 @@ def left_over(
     until_the_end(network, 0.1)
     (result,) = results(network)
     data = sum(actors.rows[index][0] for index in range(len(actors.clients)) if index not in lost)
-    known = sum(noise for one in crooked.values() if isinstance(one, Recording) for noise in one.drawn)
+    known = sum(noise for one in crooked.values() if isinstance(one, RecordingMechanism) for noise in one.drawn)
     unit = result.sigma_local / np.sqrt(share_variance(result))
     return result.value - data - known * unit, result
 
@@ -107,12 +107,14 @@ def measured(residuals: NDArray[np.float64], variance: float) -> float:
 # 14: colluders omit or reveal their noise
 
 
-@pytest.mark.parametrize("how", [Silent, Recording])
+@pytest.mark.parametrize("how", [Silent, RecordingMechanism])
 def test_attack_14_t_colluders_without_noise_leave_the_floor(how: type[DistributedDiscreteGaussian]) -> None:
     """The curious client knows its own noise, and T others add none or give it theirs: N - T - 1 noises are left."""
     residuals = []
     for number in range(ROUNDS):
-        crooked = {index: how() for index in range(CURIOUS + 1, CURIOUS + 1 + TOLERATED)} | {CURIOUS: Recording()}
+        crooked = {index: how() for index in range(CURIOUS + 1, CURIOUS + 1 + TOLERATED)} | {
+            CURIOUS: RecordingMechanism()
+        }
         residual, result = left_over(wide_actors(f"collude-{how.__name__}-{number}".lower()), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
@@ -124,7 +126,7 @@ def test_attack_14_with_drops_c_of_the_t_may_collude() -> None:
     residuals = []
     for number in range(ROUNDS):
         actors = wide_actors(f"reserved-{number}", clients)
-        crooked = {CURIOUS: Recording(), CURIOUS + 1: Recording()}
+        crooked = {CURIOUS: RecordingMechanism(), CURIOUS + 1: RecordingMechanism()}
         residual, result = left_over(actors, crooked, lost=(6, 7), tolerate=tolerate, colluders=colluders)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
@@ -140,7 +142,7 @@ def test_attack_14_one_colluder_more_is_a_documented_break() -> None:
     """T + 1 beside the curious one leave n - 1 = 2 of 3 noises; the test above would see it (10 standard errors)."""
     residuals = []
     for number in range(ROUNDS):
-        crooked = {index: Recording() for index in range(CURIOUS, CURIOUS + 2 + TOLERATED)}
+        crooked = {index: RecordingMechanism() for index in range(CURIOUS, CURIOUS + 2 + TOLERATED)}
         residual, result = left_over(wide_actors(f"too-many-{number}"), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result) * 2 / 3)) < 4
@@ -179,7 +181,7 @@ def test_attack_5_all_others_sybils_is_a_documented_break() -> None:
     is then known: μ grows by √(N - T - 1), and the client's floors on N and N - T - 1 do not help."""
     residuals = []
     for number in range(ROUNDS):
-        crooked = {index: Recording() for index in range(1, CLIENTS)}
+        crooked = {index: RecordingMechanism() for index in range(1, CLIENTS)}
         residual, result = left_over(wide_actors(f"sybils-{number}"), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result) / (CLIENTS - TOLERATED - 1))) < 4
@@ -232,7 +234,7 @@ def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() 
         actors = wide_actors(f"alone-{number}")
         for index in range(1, CLIENTS):
             actors.rows[index][:, : WIDTH // 2] = 0
-        spies = {index: Recording() for index in range(CLIENTS)}
+        spies = {index: RecordingMechanism() for index in range(CLIENTS)}
         _, result = left_over(actors, spies)
         drawn = np.array([noise for spy in spies.values() for noise in spy.drawn])
         assert drawn.shape == (CLIENTS, WIDTH)

@@ -28,10 +28,10 @@ from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Declined, Dropped, LedgerReused, NodeAborted, Released
 from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire.messages import Close, Contribution, PartialSum, Signed
-from dca_proto.testing import Network, Records, TestFederation
+from dca_proto.testing import Network, StoreContents, TestFederation
 
 
-def collecting_copies(actors: TestFederation, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, Records]:
+def collecting_copies(actors: TestFederation, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, StoreContents]:
     """Copies of nodes that hold all contributions but the last client's; then the round goes on to its release."""
     network.tamper = losing(Contribution, Close, sender=None)
     begin(actors, network, tolerate=1)

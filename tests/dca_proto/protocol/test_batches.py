@@ -43,7 +43,7 @@ from dca_proto.protocol.facts import Contributed, Declined
 from dca_proto.protocol.ledger import CostToClients, max_client_cost
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import BudgetError
-from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
+from dca_proto.protocol.trainer.round import ROUNDS, StoredTrainerRound
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Close, Contribution, Decline, Invitation, Progress
 from dca_proto.runtime.store import SqliteStore
@@ -340,7 +340,7 @@ def test_an_invitation_is_stored_with_its_round() -> None:
     network.tamper = losing(Contribution)
     _, request = invite(actors, (1, 3, 4), network)
     stored = network.stores[actors.trainer_identity.id][ROUNDS, request.round_id]
-    assert msgspec.msgpack.decode(stored, type=StoredRound).request.invited == tuple(
+    assert msgspec.msgpack.decode(stored, type=StoredTrainerRound).request.invited == tuple(
         actors.clients[n] for n in (1, 3, 4)
     )
 

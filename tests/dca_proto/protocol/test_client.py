@@ -26,7 +26,7 @@ from round_helpers import (
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.round import ROUNDS, TABLE, StoredRound
+from dca_proto.protocol.client.round import ROUNDS, TABLE, StoredClientRound
 from dca_proto.protocol.effects import Forget, Persist, SetTimer
 from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import Acknowledged, Declined, Missed
@@ -173,9 +173,9 @@ def test_every_entry_of_the_table_is_taken() -> None:
 # What each step does.
 
 
-def stored_round(phased: ActorInPhase) -> StoredRound:
+def stored_round(phased: ActorInPhase) -> StoredClientRound:
     """The round as the client's store has it."""
-    return msgspec.msgpack.decode(phased.network.stores[phased.client][ROUNDS, phased.round_id], type=StoredRound)
+    return msgspec.msgpack.decode(phased.network.stores[phased.client][ROUNDS, phased.round_id], type=StoredClientRound)
 
 
 def test_the_charge_and_the_message_are_stored_before_the_first_send() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dca_proto.protocol.client.round import DECLINES, DECLINES_MAX, Declines
+from dca_proto.protocol.client.round import DECLINES, DECLINES_MAX, DeclinedRounds
 from dca_proto.protocol.effects import Forget, Persist
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.wire.kinds import NodeRelease
@@ -17,10 +17,10 @@ def asked(number: int) -> Announcement:
 
 
 def test_what_is_written_restores_it_in_the_order_of_declining() -> None:
-    declines = Declines()
+    declines = DeclinedRounds()
     writes = [write for number in (1, 2, 3) for write in declines.note(asked(number), REFUSAL, 10 - number)]
     assert all(isinstance(write, Persist) and write.table == DECLINES for write in writes)
-    restored = Declines((write.table, write.key, write.value) for write in reversed(writes))
+    restored = DeclinedRounds((write.table, write.key, write.value) for write in reversed(writes))
     assert restored.rounds == declines.rounds
     assert [one.number for one in restored.rounds] == [1, 2, 3], "whatever the clock said"
     (newest,) = (one for one in restored.rounds if one.number == 3)
@@ -31,7 +31,7 @@ def test_what_is_written_restores_it_in_the_order_of_declining() -> None:
 
 
 def test_the_oldest_is_forgotten_beyond_the_room() -> None:
-    declines = Declines()
+    declines = DeclinedRounds()
     for number in range(1, DECLINES_MAX + 1):
         assert len(declines.note(asked(number), REFUSAL, 0)) == 1
     kept, forgotten = declines.note(asked(DECLINES_MAX + 1), REFUSAL, 0)

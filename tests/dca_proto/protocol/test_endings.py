@@ -21,7 +21,7 @@ from round_helpers import (
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.announcement import _verified
-from dca_proto.protocol.compute.round import ROUNDS, StoredRound
+from dca_proto.protocol.compute.round import ROUNDS, StoredComputeRound
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.federation import Federation
@@ -185,8 +185,8 @@ def test_a_released_round_lets_go_of_its_sum_an_hour_after_its_end(start: str) -
     node = one.to.id
     key = ROUNDS, request.round_id
 
-    def kept() -> StoredRound:
-        return decoded(ROUNDS, net.stores[node][key], StoredRound)
+    def kept() -> StoredComputeRound:
+        return decoded(ROUNDS, net.stores[node][key], StoredComputeRound)
 
     assert kept().final_message
     if start == "before the end":

@@ -11,15 +11,15 @@ from dca_proto.crypto.sealing import KEY_BYTES, Identity
 from dca_proto.protocol.enrolment import (
     CLOCK_MS,
     DAY_MS,
+    BookedInvitation,
     Bundle,
     Decision,
     Desk,
     Enrol,
     Enrolled,
+    EnrolmentRefused,
     Entrance,
-    Invitation,
-    Opened,
-    Refused,
+    EntranceOpened,
     broker_password,
     code_hash,
     enrol_request,
@@ -40,7 +40,7 @@ def identity(name: str) -> Identity:
 
 CAST, DOOR, DEVICE, THIEF = TestFederation(1, 3), identity("door"), identity("device"), identity("thief")
 LIMITS = Registrar("door", DOOR.public_key, b"", NOW_MS + 100 * DAY_MS, 5, 30, 3)
-INVITED = Invitation("ward-7", NOW_MS + 7 * DAY_MS, 90)
+INVITED = BookedInvitation("ward-7", NOW_MS + 7 * DAY_MS, 90)
 
 
 def file(number: int = 1, registrars: tuple[Registrar, ...] = (LIMITS,), **changes: Any) -> Federation:
@@ -61,7 +61,7 @@ def request(by: Identity = DEVICE, code: bytes = CODE) -> Enrol:
 
 def refusal(decision: Decision) -> str:
     """The code of a refusal, which stores nothing; empty for an enrolment."""
-    if isinstance(decision.answer, Refused):
+    if isinstance(decision.answer, EnrolmentRefused):
         assert decision.store is None
         return decision.answer.code
     return ""
@@ -72,7 +72,7 @@ def enrolled(decision: Decision) -> Enrolled:
     return decision.answer
 
 
-def used() -> Invitation:
+def used() -> BookedInvitation:
     """The invitation after the device's first request."""
     stored = desk().enrol(request(), INVITED, NOW_MS).store
     assert stored is not None
@@ -194,12 +194,15 @@ class FirstOpened(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_un
 def test_a_device_of_the_first_version_opens_the_link_of_an_invitation_that_suggests_no_policy() -> None:
     first = FirstEntrance("127.0.0.1", 1, "mqtts://127.0.0.1", "ca", "file")
     entrance = Entrance(*msgspec.structs.astuple(first))
-    sent = msgspec.msgpack.encode(Opened.of(entrance))
+    sent = msgspec.msgpack.encode(EntranceOpened.of(entrance))
     assert msgspec.msgpack.decode(sent, type=FirstOpened) == FirstOpened(first)
     known = msgspec.msgpack.encode(FirstOpened(first))
-    assert msgspec.msgpack.decode(known, type=Opened).entrance == entrance
+    assert msgspec.msgpack.decode(known, type=EntranceOpened).entrance == entrance
     suggesting = msgspec.structs.replace(entrance, policy="clients_min = 4\n")
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(Opened.of(suggesting)), type=Opened).entrance == suggesting
+    assert (
+        msgspec.msgpack.decode(msgspec.msgpack.encode(EntranceOpened.of(suggesting)), type=EntranceOpened).entrance
+        == suggesting
+    )
     assert suggesting.digest != entrance.digest
 
 

@@ -157,9 +157,9 @@ def test_a_forgotten_contribution_that_is_still_on_its_way_is_in_no_sum() -> Non
 
 
 def test_that_test_bites_if_nodes_keep_the_earlier_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dca_proto.protocol.sessions import Sessions
+    from dca_proto.protocol.sessions import SessionTable
 
-    monkeypatch.setattr(Sessions, "take_alone", Sessions.take)
+    monkeypatch.setattr(SessionTable, "take_alone", SessionTable.take)
     actors, network, victim, backup = lived(1, 1)
     network.tamper = losing(FrozenList)
     begin(actors, network)

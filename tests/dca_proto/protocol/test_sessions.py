@@ -19,7 +19,7 @@ from dca_proto.protocol.keyring import Keyring
 from dca_proto.protocol.own_session import HELLO, OwnSession
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.pool import Pool
-from dca_proto.protocol.sessions import SESSIONS, Sessions, StoredSession
+from dca_proto.protocol.sessions import SESSIONS, SessionTable, StoredSession
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
 from dca_proto.protocol.wire.messages import EpochKey, Hello, Signed
 from dca_proto.testing import TestFederation, seeded
@@ -45,7 +45,7 @@ class Node:
         self.identity = CAST.compute_identities[index]
         self.keys = Keyring((), TIMING, self.identity, seeded(f"node {index}"))
         self.keys.renew(now_ms)
-        self.sessions = Sessions(
+        self.sessions = SessionTable(
             records, CAST.federation, self.identity.id, self.keys, Pool(), limits=limits or Limits(), timing=TIMING
         )
 

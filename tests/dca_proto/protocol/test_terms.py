@@ -14,7 +14,7 @@ import pytest
 from dca_proto.cli.job_settings import JobSettings
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
-from dca_proto.jobs.plan import PlannedJob
+from dca_proto.jobs.plan import JobPlan
 from dca_proto.protocol.terms import ComputeCount, Terms, Windows, check_sum, description_of
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum, VerifiedSum
@@ -24,7 +24,7 @@ from emulator.swarm.options import SwarmOptions
 from emulator.trials.scenario import Rounds
 
 LAYERS: tuple[type[msgspec.Struct], ...] = (
-    RoundSettings, JobSettings, JobTerms, PlannedJob, SwarmOptions, Claim, Rounds,
+    RoundSettings, JobSettings, JobTerms, JobPlan, SwarmOptions, Claim, Rounds,
 )  # fmt: skip
 PLAIN: dict[str, Any] = {"clients": 20, "tolerate": 4, "colluders": 1, "computes": 3, "epsilon": 1.0, "delta": 1e-6}
 
@@ -43,7 +43,7 @@ def test_the_trainers_command_has_all_windows() -> None:
     assert {*Windows.__struct_fields__} <= {*OpenRound.__struct_fields__}
 
 
-@pytest.mark.parametrize("layer", [RoundSettings, JobSettings, PlannedJob, SwarmOptions])
+@pytest.mark.parametrize("layer", [RoundSettings, JobSettings, JobPlan, SwarmOptions])
 def test_each_term_has_a_meaning_for_the_help_of_its_option(layer: type[msgspec.Struct]) -> None:
     for field in msgspec.structs.fields(layer):
         assert field.name not in Terms.__struct_fields__ or description_of(field.type), field.name

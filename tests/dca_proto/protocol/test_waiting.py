@@ -10,7 +10,7 @@ from dca_proto.protocol.compute import commit
 from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.protocol.names import short_id
 from dca_proto.protocol.policy import Refusal
-from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.sessions import SessionTable
 from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.testing import TestFederation
 
@@ -97,7 +97,7 @@ def test_a_status_stays_cheap_with_many_rounds_and_many_clients(monkeypatch: pyt
     servers = [network.actors[one] for one in (*actors.computes, actors.trainer_identity.id)]
     assert [len(one.waiting(network.now_ms, most)) for one in servers for most in (0, 2, 9)] == 3 * [0, 2, 3]
     monkeypatch.setattr(commit, "MANY_SESSIONS", 5)
-    monkeypatch.setattr(Sessions, "valid", None)
+    monkeypatch.setattr(SessionTable, "valid", None)
     waiting = [one for node in servers[:2] for one in node.waiting(network.now_ms, 9)]
     assert sum(one.arrived for one in waiting) == 3 * 5
     assert {(one.members, one.expected) for one in waiting} == {((), None)}

@@ -25,9 +25,9 @@ from dca_proto.errors import UsageError
 from dca_proto.report import reading
 from dca_proto.report.charts import (
     Axis,
-    Lane,
-    Part,
-    Series,
+    Curve,
+    Panel,
+    TimelineRow,
     bars,
     lines,
     panels,
@@ -172,13 +172,13 @@ def page_or_line(run: dict[str, Any], which: str, write: Write) -> str | None:
 def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
     points = [(0.0, figure), (1.0, figure), (2.0, 0.0)]
     for log in (False, True):
-        chart = lines([Series("s", points, 0, spread=[(1.0, 0.0, figure)])], Axis("x"), Axis("y", log=log), caption="c")
+        chart = lines([Curve("s", points, 0, spread=[(1.0, 0.0, figure)])], Axis("x"), Axis("y", log=log), caption="c")
         assert svg(chart, 350, "t").startswith("<svg")
     assert svg(bars([("a", figure, "w"), ("b", 0.0, "w")], caption="c"), 350, "t").startswith("<svg")
-    assert svg(timeline([Lane("a", [(0.0, figure, 0)])], 0.0, figure, {"p": 0}, caption="c"), 350, "t")
+    assert svg(timeline([TimelineRow("a", [(0.0, figure, 0)])], 0.0, figure, {"p": 0}, caption="c"), 350, "t")
     one = Estimate("a", "unit", Marginal(0.0, 1.0, (-figure, figure))).row(None)
     draw = partial(forest, rows=[one], kinds=[Kind("estimate", "private", "#0072b2", "o")])
-    assert svg(panels([Part("unit", 1, draw, "a title")], ["private"], caption="c"), 350, "t").startswith("<svg")
+    assert svg(panels([Panel("unit", 1, draw, "a title")], ["private"], caption="c"), 350, "t").startswith("<svg")
 
 
 # Files that are no run

@@ -28,7 +28,7 @@ from scripted_broker import (
 )
 
 from dca_proto.errors import TransportError
-from dca_proto.runtime.connection import Hello, Listener
+from dca_proto.runtime.connection import Connect, Listener
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.transport import Disconnected
 
@@ -253,7 +253,7 @@ def test_a_failed_handshake_closes_its_socket(tmp_path: Path) -> None:
         server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
         settings = client_settings(url=f"mqtts://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         connection = AiomqttConnection(
-            Hello(settings, "a", tls=settings.tls_context()), Listener(lambda message: True, lambda number: None)
+            Connect(settings, "a", tls=settings.tls_context()), Listener(lambda message: True, lambda number: None)
         )
         with warnings.catch_warnings():
             warnings.simplefilter("error", ResourceWarning)

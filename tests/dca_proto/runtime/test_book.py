@@ -18,12 +18,12 @@ from joined_devices import clients_of, invite, joins, play
 from dca_proto.cli import main
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import InputError, StorageError
-from dca_proto.protocol.enrolment import Invitation
+from dca_proto.protocol.enrolment import BookedInvitation
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import join
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import RegistrarServer
 from dca_proto.runtime.registrar_file import is_registrar_file
 
 BEFORE = Path(__file__).parent / "stores/book-0.db.xz"
@@ -44,7 +44,7 @@ def header(path: Path) -> tuple[int, int]:
     return int.from_bytes(content[68:72], "big"), int.from_bytes(content[60:64], "big")
 
 
-def known(path: Path) -> dict[str, Invitation]:
+def known(path: Path) -> dict[str, BookedInvitation]:
     book = Book(path)
     try:
         return {one.invitation.name: one.invitation for one in book.all()}
@@ -72,7 +72,7 @@ def test_a_book_from_before_there_were_formats_opens_and_gets_one(before: Path) 
     assert entrance.broker == "mqtts://127.0.0.1:8883"
     assert entrance.digest == ENTRANCE, "the links of version 0.1.0"
     assert book.issued(0) == 1
-    book.invite({bytes(32): Invitation("ward-4", 2**50, 90)}, entrance)
+    book.invite({bytes(32): BookedInvitation("ward-4", 2**50, 90)}, entrance)
     book.close()
     assert known(before).keys() == {"ward-1", "ward-2", "ward-3", "ward-4"}
 
@@ -121,7 +121,7 @@ def test_a_restored_book_admits_its_clients_and_no_unused_code(
     file, copy = host / "registrar.toml", tmp_path / "registrar.backup"
     one = joins(host, first, tmp_path / "a")
 
-    async def while_it_serves(running: Registrar) -> None:
+    async def while_it_serves(running: RegistrarServer) -> None:
         assert await asyncio.to_thread(command, "backup", file, "--to", copy) in (None, 0)
         await join(read_bundle(second), tmp_path / "b", None)
 
@@ -138,7 +138,7 @@ def test_a_restored_book_admits_its_clients_and_no_unused_code(
     }  # fmt: skip
     assert stat.S_IMODE((host / "registrar.db").stat().st_mode) == 0o600
 
-    async def once_more(running: Registrar) -> None:
+    async def once_more(running: RegistrarServer) -> None:
         assert clients_of(host) == {one.id.hex()}, "ward-2 has to be invited again"
         for bundle in (second, third):
             with pytest.raises(InputError, match=r"refuses \(cancelled\)"):

@@ -22,7 +22,7 @@ from dca_proto.runtime.connection import UNACKNOWLEDGED_MAX
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import RunnerLimits
 from dca_proto.runtime.transport import CLIENT_LIMITS, InboxLimits
-from emulator.sim.broker import BrokerOptions as Model
+from emulator.sim.broker import BrokerLimits
 from emulator.sim.process import usual_options
 
 pytestmark = pytest.mark.usefixtures("each_client")
@@ -104,7 +104,7 @@ def test_mosquitto_restarts_with_its_last_snapshot(mosquitto_installed: None, tm
 
 def test_the_limits_of_the_model_are_those_of_the_runner_and_of_mosquitto() -> None:
     """mosquitto's own: mosquitto.conf(5) of 2.0, `max_queued_messages` and `max_inflight_messages`."""
-    assert (Model().queue_messages_max, Model().inflight_max) == (1_000, 20)
+    assert (BrokerLimits().queue_messages_max, BrokerLimits().inflight_max) == (1_000, 20)
     client, node = usual_options(Channel.CLIENT), usual_options(Channel.COMPUTE)
     assert (client.inbox_events_max, node.inbox_events_max) == (CLIENT_LIMITS.messages_max, InboxLimits().messages_max)
     assert node.publishing_max == client.publishing_max == RunnerLimits().publishing_max

@@ -11,7 +11,7 @@ from patience import PATIENCE_S
 from scripted_broker import CLIENTS, ScriptedBroker
 
 from dca_proto.runtime import fleet_connection, packets
-from dca_proto.runtime.connection import Hello, Listener, Published
+from dca_proto.runtime.connection import Connect, Listener, Published
 from dca_proto.runtime.fleet_connection import FleetConnection
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
@@ -132,7 +132,7 @@ def test_a_broker_that_sends_and_never_reads_loses_its_connection(monkeypatch: p
     async def scenario() -> str:
         delivered: list[Published] = []
         listener = Listener(lambda one: delivered.append(one) is None, lambda number: None)
-        connection = FleetConnection(Hello(BrokerSettings(url="mqtt://h"), "a"), listener)
+        connection = FleetConnection(Connect(BrokerSettings(url="mqtt://h"), "a"), listener)
         unread = Unread()
         connection.connection_made(unread)
         sent = 0
@@ -153,7 +153,7 @@ def test_a_refused_message_is_not_acknowledged() -> None:
     async def scenario() -> bytes:
         answers = iter([True, False])
         connection = FleetConnection(
-            Hello(BrokerSettings(url="mqtt://h"), "a"), Listener(lambda one: next(answers), lambda number: None)
+            Connect(BrokerSettings(url="mqtt://h"), "a"), Listener(lambda one: next(answers), lambda number: None)
         )
         connection.connection_made(unread := Unread())
         for number in (7, 8):

@@ -9,11 +9,11 @@ import pytest
 from dca_proto.errors import TransportError
 from dca_proto.runtime.connection import Published, check_topic
 from dca_proto.runtime.packets import (
-    Accepted,
-    Acknowledged,
     Codec,
     Codec311,
+    ConnAck,
     PacketReader,
+    PubAck,
     TooLarge,
     connect,
     puback,
@@ -61,9 +61,9 @@ def test_a_stream_may_be_cut_anywhere(version: str) -> None:
             piece = rng.choice((1, 2, 3, 100, 5000, 70_000))
             found += [codec.read(*each) for each in reader.feed(stream[:piece])]
             stream = stream[piece:]
-        assert isinstance(found[0], Accepted)
+        assert isinstance(found[0], ConnAck)
         assert found[0].code == 0
-        assert isinstance(found[-1], Acknowledged)
+        assert isinstance(found[-1], PubAck)
         assert found[-1].number == 7
         read = [codec.publish(one.number, one.topic, one.payload, one.is_retained, None) for one in found[1:-1]]
         assert read == sent

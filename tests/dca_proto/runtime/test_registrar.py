@@ -21,7 +21,7 @@ from dca_proto.cli import main
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.deploy.tls import Pair, new_server
 from dca_proto.errors import InputError, StorageError, TransportError, UsageError
-from dca_proto.protocol.enrolment import Refused
+from dca_proto.protocol.enrolment import EnrolmentRefused
 from dca_proto.protocol.federation import Member
 from dca_proto.protocol.names import open_name
 from dca_proto.protocol.params import DAY_MS
@@ -42,7 +42,7 @@ from dca_proto.runtime.keyfile import (
     read_identity,
     write_identity,
 )
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import RegistrarServer
 from dca_proto.runtime.registrar_file import RegistrarFile, read_registrar
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.status import status_of
@@ -96,7 +96,7 @@ def test_a_registrar_and_its_devices_warn_before_something_ends(host: Path, tmp_
     data.write_text("temperature\n20\n")
     joined = joins(host, bundle, tmp_path / "a", data)
     assert load(joined.config).ends["certificate by the registrar"] == joined.certificate.expires_ms
-    registrar = Registrar(read_registrar(host / "registrar.toml"))
+    registrar = RegistrarServer(read_registrar(host / "registrar.toml"))
     (own,) = registrar.federation.registrars
     servers = {"TLS certificate registrar.pem", "broker's certificate broker.pem"}
     assert set(registrar.ends()) == {*servers, "CA ca.pem", "registrar's time"}
@@ -110,7 +110,7 @@ def test_a_registrar_and_its_devices_warn_before_something_ends(host: Path, tmp_
 def test_one_code_admits_one_device_and_repeats_its_answer(host: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         first, again = [await join(read_bundle(bundle), tmp_path / "a", None) for _ in range(2)]
         assert (again.id, again.certificate, again.is_new) == (first.id, first.certificate, False)
         with pytest.raises(InputError, match=r"refuses \(spent\): this code was used by another device"):
@@ -126,12 +126,12 @@ def test_a_registrar_that_is_killed_before_its_answer_gives_it_later(
 ) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
-        def killed(self: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
+        def killed(self: RegistrarServer) -> None:
             raise StorageError("killed between the book and the lists")
 
         with monkeypatch.context() as broken:
-            broken.setattr(Registrar, "write_lists", killed)
+            broken.setattr(RegistrarServer, "write_lists", killed)
             broken.setattr(joining, "_REQUESTS", 1)
             with pytest.raises(TransportError):
                 await join(read_bundle(bundle), tmp_path / "a", None)
@@ -161,7 +161,7 @@ def test_a_device_that_is_killed_at_any_write_joins_by_the_same_command(
 
         return either
 
-    async def scene(running: Registrar) -> Joined:
+    async def scene(running: RegistrarServer) -> Joined:
         with monkeypatch.context() as dies:
             for name in WRITES:
                 dies.setattr(joining, name, dying(getattr(joining, name)))
@@ -183,7 +183,7 @@ def test_a_link_has_all_that_a_bundle_has(host: Path, tmp_path: Path) -> None:
     link = link_of(read_bundle(bundle))
     assert len(link) < 120, "a small QR code"
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         assert await open_link(parse_link(link)) == read_bundle(bundle).entrance
         with pytest.raises(InputError, match="refuses this link"):
             await open_link(parse_link(link[:-4] + "0000"))
@@ -205,7 +205,7 @@ def test_an_odd_link_is_refused_without_its_code(text: str) -> None:
 def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         entrance = read_bundle(bundle).entrance
         with pytest.raises(InputError, match="join first"):
             await renew(entrance, tmp_path / "a")
@@ -230,7 +230,7 @@ def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path, monke
 def test_a_newer_file_revokes_clients_and_reaches_those_who_join(host: Path, tmp_path: Path) -> None:
     first, second = invite(host, "ward-7", "ward-8")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         gone = await join(read_bundle(first), tmp_path / "a", None)
         next_file(host, revoked=(gone.id,))
         running.refresh()
@@ -246,7 +246,7 @@ def test_a_newer_file_revokes_clients_and_reaches_those_who_join(host: Path, tmp
 def test_a_revoked_registrar_enrols_nobody(host: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         (own,) = running.federation.registrars
         next_file(host, registrars=(), revoked=(actor_id(own.key),))
         with pytest.raises(InputError, match=r"refuses \(registrar\)"):
@@ -254,11 +254,11 @@ def test_a_revoked_registrar_enrols_nobody(host: Path, tmp_path: Path) -> None:
 
     play(host, scene)
     with pytest.raises(InputError, match="does not name the registrar"):
-        Registrar(read_registrar(host / "registrar.toml"))
+        RegistrarServer(read_registrar(host / "registrar.toml"))
 
 
 def test_an_older_or_foreign_file_changes_nothing(host: Path, deployed: Path, tmp_path: Path) -> None:
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         next_file(host)
         running.refresh()
         assert running.federation.number == 2
@@ -361,7 +361,7 @@ def test_a_book_that_is_none_is_refused(host: Path) -> None:
     (host / "registrar.db").write_text("x" * 4096)
     with pytest.raises(StorageError, match="cannot open the registrar's book"):
         Book(host / "registrar.db")
-    assert isinstance(Refused("a", "b"), module.Refused)
+    assert isinstance(EnrolmentRefused("a", "b"), module.Refused)
     assert "book" in RegistrarFile.__struct_fields__
 
 
@@ -373,7 +373,7 @@ def test_a_registrar_warns_before_the_broker_s_certificate_ends(
     now = datetime.datetime.now(datetime.UTC)
     pair = Pair(*(path.read_text() for path in ca))
     (host / "broker.pem").write_text(new_server(pair, ("127.0.0.1",), now - 360 * day, 365).certificate)
-    found = Registrar(read_registrar(host / "registrar.toml")).status()
+    found = RegistrarServer(read_registrar(host / "registrar.toml")).status()
     (warning,) = found.warnings
     assert warning.startswith("the broker's certificate broker.pem ends in ")
     assert found.certificates["broker's certificate broker.pem"][:10] == (now + 5 * day).strftime("%Y-%m-%d")
@@ -384,7 +384,7 @@ def test_a_registrar_states_its_limits_and_what_needs_attention(
 ) -> None:
     (bundle, _) = invite(host, "ward-7", "ward-8")
 
-    async def scene(running: Registrar) -> list[str]:
+    async def scene(running: RegistrarServer) -> list[str]:
         await join(read_bundle(bundle), tmp_path / "a", None)
         seen = []
         for limit in (100, 1):
@@ -410,7 +410,7 @@ def test_a_new_member_gets_a_password_and_its_files_and_a_revoked_one_loses_its_
     new = new_identity()
     held: list[dict[str, str]] = []
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         before, field = running.federation, f"{role}s"
         gone = before.computes[1] if role == "compute" else before.trainers[0]
         kept = [one for one in getattr(before, field) if one != gone]
@@ -437,7 +437,7 @@ def test_a_new_member_gets_a_password_and_its_files_and_a_revoked_one_loses_its_
 
     play(host, scene)
 
-    async def again(running: Registrar) -> None:
+    async def again(running: RegistrarServer) -> None:
         folder = host / "new-members/lyon"
         assert {path.name: path.read_text() for path in folder.iterdir()} == held[0], "the password stays"
         (folder / f"{role}.password").unlink()
@@ -455,7 +455,7 @@ def test_files_of_a_new_member_that_cannot_be_written_hold_up_neither_a_revocati
     blocker.write_text("in the way")
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         gone, *staying = running.federation.computes
         next_file(host, computes=(*staying, Member("lyon", new.public_key)), revoked=(gone.id,))
         running.refresh()
@@ -463,7 +463,7 @@ def test_files_of_a_new_member_that_cannot_be_written_hold_up_neither_a_revocati
         assert (gone.id.hex() in users, new.id.hex() in users) == (False, True)
         assert f"user {gone.id.hex()}" not in (host / "access").read_text()
 
-    async def started_again(running: Registrar) -> None:
+    async def started_again(running: RegistrarServer) -> None:
         joined = await join(read_bundle(bundle), tmp_path / "a", None)
         assert joined.is_new
         (warning,) = [text for text in running.status().warnings if "lyon" in text]

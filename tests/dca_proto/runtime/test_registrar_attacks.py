@@ -22,14 +22,14 @@ from dca_proto.runtime import joining
 from dca_proto.runtime import registrar as module
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import join, renew
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import RegistrarServer
 from dca_proto.runtime.registrar_file import read_registrar
 
 
 def test_two_devices_at_the_same_time_with_one_code(host: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> list[Any]:
+    async def scene(running: RegistrarServer) -> list[Any]:
         both = [join(read_bundle(bundle), tmp_path / name, None) for name in ("a", "b")]
         return await asyncio.gather(*both, return_exceptions=True)
 
@@ -43,7 +43,7 @@ def test_a_server_of_another_ca_or_name_gets_no_code(host: Path, deployed: Path,
     assert main(["federation", "deploy", str(tmp_path / "other"), "--hosts", HOSTS]) == 0
     asked: list[object] = []
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         running.answer = lambda *request: asked.append(request)  # type: ignore[assignment,method-assign,return-value]
         real = read_bundle(bundle)
         ca = (tmp_path / "other/owner/ca.pem").read_text()
@@ -59,7 +59,7 @@ def test_a_server_of_another_ca_or_name_gets_no_code(host: Path, deployed: Path,
 def test_an_enrolled_client_cannot_keep_the_broker_busy(host: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         await join(read_bundle(bundle), tmp_path / "a", None)
         before = (host / "access").stat().st_mtime_ns
         await join(read_bundle(bundle), tmp_path / "a", None)
@@ -72,7 +72,7 @@ def test_an_enrolled_client_cannot_keep_the_broker_busy(host: Path, tmp_path: Pa
 def test_a_key_joins_once(host: Path, tmp_path: Path) -> None:
     first, second = invite(host, "ward-7", "ward-8")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         await join(read_bundle(first), tmp_path / "a", None)
         with pytest.raises(InputError, match=r"refuses \(taken\): this key is enrolled by another invitation"):
             await join(read_bundle(second), tmp_path / "a", None)
@@ -85,7 +85,7 @@ def test_only_mosquitto_gets_the_signal(pid: str, host: Path, monkeypatch: pytes
     (host / "mosquitto.pid").write_text(str(os.getpid()) if pid == "own" else pid)
     monkeypatch.setattr(os, "kill", lambda *signal: pytest.fail("another process was told"))
     with capture_logs() as logged:
-        Registrar(read_registrar(host / "registrar.toml")).write_lists()
+        RegistrarServer(read_registrar(host / "registrar.toml")).write_lists()
     assert "mosquitto was not told to read its files again" in [one["event"] for one in logged]
 
 
@@ -96,7 +96,7 @@ def test_only_mosquitto_gets_the_signal(pid: str, host: Path, monkeypatch: pytes
 def test_odd_requests_are_dropped(payload: bytes, host: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         entrance = read_bundle(bundle).entrance
         context = ssl.create_default_context(cadata=entrance.ca)
         reader, writer = await asyncio.open_connection(entrance.host, entrance.port, ssl=context)
@@ -116,7 +116,7 @@ def test_connections_that_send_nothing_keep_no_device_away(
     monkeypatch.setattr(module, "peer_of", lambda address: next(peers))
     peers = iter([*"a" * 9, "the device's"])
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         entrance = read_bundle(bundle).entrance
         idle = [await asyncio.open_connection(entrance.host, entrance.port) for _ in range(9)]
         dropped = [asyncio.create_task(reader.read()) for reader, _ in idle[2:]]
@@ -133,7 +133,7 @@ def test_a_connection_ends_whatever_the_peer_does(host: Path, monkeypatch: pytes
     (bundle,) = invite(host, "ward-7")
     monkeypatch.setattr(module, "_TIMEOUT_S", 0.3)
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         entrance = read_bundle(bundle).entrance
         context = ssl.create_default_context(cadata=entrance.ca)
         for secured in (None, context):
@@ -154,13 +154,13 @@ def test_a_device_that_is_dropped_asks_again(host: Path, tmp_path: Path, monkeyp
     (bundle,) = invite(host, "ward-7")
     monkeypatch.setattr(joining, "_AGAIN_S", 0.01)
     monkeypatch.setattr(module, "_CONNECTIONS_MAX", 0)
-    drop = Registrar._admit
+    drop = RegistrarServer._admit
 
-    def dropped(self: Registrar, *connection: Any) -> None:
+    def dropped(self: RegistrarServer, *connection: Any) -> None:
         drop(self, *connection)
         monkeypatch.setattr(module, "_CONNECTIONS_MAX", 9)
 
-    monkeypatch.setattr(Registrar, "_admit", dropped)
+    monkeypatch.setattr(RegistrarServer, "_admit", dropped)
     assert joins(host, bundle, tmp_path / "a").is_new
 
 
@@ -177,7 +177,7 @@ def test_who_counts_as_one_peer(host_name: str, peer: str) -> None:
 def test_odd_answers_of_a_registrar_write_nothing(changes: dict[str, str], host: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         answer = running.answer
         running.answer = lambda *given: msgspec.structs.replace(answer(*given), **changes)  # type: ignore[method-assign]
         with pytest.raises(InputError):

@@ -13,7 +13,7 @@ from dca_proto.protocol.federation import Member
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import join
 from dca_proto.runtime.keyfile import new_identity, read_federation
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import RegistrarServer
 
 
 def test_a_revoked_device_is_invited_again_under_its_name_and_told_what_to_do_with_its_folder(
@@ -23,7 +23,7 @@ def test_a_revoked_device_is_invited_again_under_its_name_and_told_what_to_do_wi
     (bundle,) = invite(host, "ward-7")
     folder = tmp_path / "ward-7"
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         gone = await join(read_bundle(bundle), folder, None)
         again = [
             "federation",
@@ -64,7 +64,7 @@ def test_a_bundle_that_may_still_be_used_is_not_replaced(host: Path, capsys: pyt
 def test_the_key_of_another_invitation_is_told_to_move_its_folder_away(host: Path, tmp_path: Path) -> None:
     first, second = invite(host, "ward-7", "ward-8")
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         await join(read_bundle(first), tmp_path / "a", None)
         with pytest.raises(InputError, match=r"refuses \(taken\).*move .*a away"):
             await join(read_bundle(second), tmp_path / "a", None)
@@ -77,7 +77,7 @@ def test_a_node_that_comes_back_under_its_name_gets_new_files_and_a_late_one_the
 ) -> None:
     first, second = new_identity(), new_identity()
 
-    async def scene(running: Registrar) -> None:
+    async def scene(running: RegistrarServer) -> None:
         kept = running.federation.computes
         folder = host / "new-members/lyon"
 

@@ -29,7 +29,7 @@ from dca_proto.protocol.events import Command, Event, Received, Started, Timer, 
 from dca_proto.protocol.wire.topics import root_of, topic_of
 from dca_proto.runtime.clock import SystemClock
 from dca_proto.runtime.runner import Runner, RunnerLimits, Timers
-from dca_proto.runtime.store import MemoryStore, Record, SqliteStore
+from dca_proto.runtime.store import MemoryStore, SqliteStore, StoreRecord
 from dca_proto.runtime.transport import Message, Pending
 
 
@@ -453,7 +453,7 @@ def test_the_store_holds_what_was_persisted() -> None:
     async def scenario(pair: RunnerAndPeer) -> None:
         await pair.send(b"k")
         await pair.peer.inbox.take()
-        assert store.load() == [Record("seen", b"k", b"")]
+        assert store.load() == [StoreRecord("seen", b"k", b"")]
 
     RunnerAndPeer(echo, store).play(scenario)
 

@@ -21,7 +21,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Forget, Persist
 from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.store import MemoryStore, Record, SqliteStore
+from dca_proto.runtime.store import MemoryStore, SqliteStore, StoreRecord
 from dca_proto.runtime.store_check import read_store, reader
 
 AnyStore = MemoryStore | SqliteStore
@@ -46,7 +46,11 @@ def test_records_come_back_in_order_replaced_and_forgotten(reopened: Callable[[]
         await store.commit([Persist("c", b"k", b"1"), Forget("c", b"k"), Persist("c", b"k", b"2")])
         await store.close()
         store = reopened()
-        assert store.load() == [Record("a", b"\xff", b""), Record("b", b"1", b"uno"), Record("c", b"k", b"2")]
+        assert store.load() == [
+            StoreRecord("a", b"\xff", b""),
+            StoreRecord("b", b"1", b"uno"),
+            StoreRecord("c", b"k", b"2"),
+        ]
         await store.close()
 
     asyncio.run(scenario())
@@ -59,8 +63,10 @@ def test_views_are_apart(reopened: Callable[[], AnyStore]) -> None:
         await asyncio.gather(*(store.view(bytes([n])).commit([Persist("t", b"k", bytes([n]))]) for n in range(5)))
         await store.close()
         store = reopened()
-        assert [store.view(bytes([n])).load() for n in range(5)] == [[Record("t", b"k", bytes([n]))] for n in range(5)]
-        assert store.load() == [Record("t", b"k", b"root")]
+        assert [store.view(bytes([n])).load() for n in range(5)] == [
+            [StoreRecord("t", b"k", bytes([n]))] for n in range(5)
+        ]
+        assert store.load() == [StoreRecord("t", b"k", b"root")]
         await store.close()
 
     asyncio.run(scenario())
@@ -282,7 +288,7 @@ def test_deleted_records_are_overwritten(tmp_path: Path) -> None:
 
 
 def test_records_do_not_show_their_values() -> None:
-    assert "hidden" not in repr(Record("t", b"k", b"hidden"))
+    assert "hidden" not in repr(StoreRecord("t", b"k", b"hidden"))
 
 
 def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
@@ -305,7 +311,7 @@ def test_a_compacted_store_is_small_and_has_the_same_records(tmp_path: Path) -> 
     file, path = tmp_path / "demo" / "compute-1.toml", tmp_path / "demo" / "compute-1.db"
     key = read_identity(tmp_path / "demo" / "compute-1.key", "compute").store_key
 
-    async def fill() -> list[Record]:
+    async def fill() -> list[StoreRecord]:
         store = SqliteStore(path, key)
         await store.commit([Persist("x", bytes([number]), bytes(20_000)) for number in range(100)])
         await store.commit([Forget("x", bytes([number])) for number in range(1, 100)])

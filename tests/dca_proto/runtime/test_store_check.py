@@ -30,7 +30,7 @@ from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.runtime import store
 from dca_proto.runtime.counter import counter_path, make_counter, read_counter
-from dca_proto.runtime.store import Record, SqliteStore
+from dca_proto.runtime.store import SqliteStore, StoreRecord
 from dca_proto.runtime.store_check import read_store
 
 KEY, OTHER = Identity(bytes(32)).store_key, Identity(b"\1" * 32).store_key
@@ -45,10 +45,10 @@ def charge(number: int) -> Persist:
     return Persist(LEDGER, round_id, msgspec.msgpack.encode(entry))
 
 
-def filled(path: Path, *transactions: Sequence[Write], key: bytes = KEY) -> list[Record]:
+def filled(path: Path, *transactions: Sequence[Write], key: bytes = KEY) -> list[StoreRecord]:
     """A store after these transactions, closed; its records."""
 
-    async def fill() -> list[Record]:
+    async def fill() -> list[StoreRecord]:
         store = SqliteStore(path, key)
         for writes in transactions:
             await store.commit(writes)
@@ -59,7 +59,7 @@ def filled(path: Path, *transactions: Sequence[Write], key: bytes = KEY) -> list
     return asyncio.run(fill())
 
 
-def opened(path: Path, key: bytes = KEY) -> list[Record]:
+def opened(path: Path, key: bytes = KEY) -> list[StoreRecord]:
     return filled(path, key=key)
 
 
@@ -265,7 +265,7 @@ class Killed:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "killed.db"
-        self.states: list[list[Record]] = []
+        self.states: list[list[StoreRecord]] = []
         self.ends: list[int] = []
         self.counters: list[bytes] = []
         asyncio.run(self._fill(directory / "live.db"))

@@ -22,7 +22,7 @@ from dca_proto.protocol.compute.actor import SINCE
 from dca_proto.protocol.effects import Forget, Persist
 from dca_proto.protocol.events import Started
 from dca_proto.runtime.store import SqliteStore
-from dca_proto.testing import Records, TestFederation
+from dca_proto.testing import StoreContents, TestFederation
 
 STORES = sorted((Path(__file__).parent / "stores").glob("format-*.tar.xz"))
 NOW_MS = 1_700_010_900_000
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def identity_and_builder(actors: TestFederation, role: str) -> tuple[Identity, Callable[[Records], Actor]]:
+def identity_and_builder(actors: TestFederation, role: str) -> tuple[Identity, Callable[[StoreContents], Actor]]:
     return {
         "client": (actors.client_identities[0], lambda stored: actors.client(0, stored)),
         "compute": (actors.compute_identities[0], lambda stored: actors.compute(0, stored)),

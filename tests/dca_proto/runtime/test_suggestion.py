@@ -18,7 +18,7 @@ from dca_proto.runtime.bundle import link_of, parse_link, read_bundle, write_bun
 from dca_proto.runtime.config import ClientFiles, read_config
 from dca_proto.runtime.joining import Joined, join, open_link
 from dca_proto.runtime.keyfile import read_federation
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import RegistrarServer
 from dca_proto.runtime.suggestion import (
     ANY_IS_STRICTER,
     LARGER_IS_LOOSER,
@@ -120,7 +120,7 @@ sys.exit(main(sys.argv[1:]))
 def run_join(host: Path, *arguments: object) -> str:
     """Type `dca join` while the registrar serves, and return what it prints."""
 
-    async def scene(running: Registrar) -> str:
+    async def scene(running: RegistrarServer) -> str:
         pipe = asyncio.subprocess.PIPE
         command = [sys.executable, "-c", JOIN, *join_command(*arguments)]
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
@@ -181,7 +181,7 @@ def test_a_registrars_file_names_the_policy_of_all_invitations_and_a_link_carrie
     entrance = read_bundle(bundle).entrance
     assert entrance.policy == 'clients_min = 4\nhonest_min = 3\nbounds = { "t in" = [0, 50.5] }\n'
 
-    async def scene(running: Registrar) -> Joined:
+    async def scene(running: RegistrarServer) -> Joined:
         link = parse_link(link_of(read_bundle(bundle)))
         assert await open_link(link) == entrance
         looser = msgspec.structs.replace(entrance, policy="clients_min = 2\n")
@@ -204,7 +204,7 @@ def test_an_accepted_policy_replaces_no_file_of_the_owners(host: Path, policy: P
     own.write_text("clients_min = 50\n")
     accepted = text_of(lines_of(read_bundle(bundle).entrance.policy, read_federation(host / "federation.toml")))
 
-    async def scene(running: Registrar) -> Joined:
+    async def scene(running: RegistrarServer) -> Joined:
         with pytest.raises(InputError, match=r"policy.toml exists already and is not replaced; give --policy"):
             await join(read_bundle(bundle), folder, None, None, accepted)
         assert own.read_text() == "clients_min = 50\n"

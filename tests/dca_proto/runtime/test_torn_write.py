@@ -21,7 +21,7 @@ import pytest
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Forget, Persist, Write
-from dca_proto.runtime.store import Record, SqliteStore
+from dca_proto.runtime.store import SqliteStore, StoreRecord
 
 EARLIER: list[list[Write]] = [
     [Persist("ledger", bytes([number]), bytes([number]) * 900) for number in range(6)],
@@ -44,7 +44,7 @@ class TornStore:
         self.log = (directory / "after.db-wal").read_bytes()
         self.tail_at = len((directory / "before.db-wal").read_bytes())
 
-    async def _written(self) -> tuple[list[Record], list[Record]]:
+    async def _written(self) -> tuple[list[StoreRecord], list[StoreRecord]]:
         store = SqliteStore(self.directory / "live.db", KEY)
         for writes in EARLIER:
             await store.commit(writes)
@@ -60,14 +60,14 @@ class TornStore:
         for suffix in ("", "-wal", "-counter"):
             shutil.copy(self.directory / f"live.db{suffix}", self.directory / f"{name}.db{suffix}")
 
-    def found(self, log: bytes) -> list[Record]:
+    def found(self, log: bytes) -> list[StoreRecord]:
         """What a store finds with that log beside the database."""
         path = self.directory / "found.db"
         shutil.copy(self.directory / "after.db", path)
         shutil.copy(self.directory / "before.db-counter", self.directory / "found.db-counter")
         (self.directory / "found.db-wal").write_bytes(log)
 
-        async def opened() -> list[Record]:
+        async def opened() -> list[StoreRecord]:
             store = SqliteStore(path, KEY)
             records = store.load()
             await store.commit([Persist("goes", b"on", b"")])

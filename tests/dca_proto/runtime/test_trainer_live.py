@@ -24,7 +24,7 @@ from dca_proto.protocol.facts import Announced, ChargeReturned, RoundCompleted, 
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.policy import BudgetError, BudgetLimit
-from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
+from dca_proto.protocol.trainer.round import ROUNDS, StoredTrainerRound
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Abort, Contribution
 from dca_proto.protocol.wire.topics import subscriptions
@@ -62,7 +62,7 @@ class TrainersStore(MemoryStore):
     async def commit(self, writes: Sequence[Write]) -> None:
         await super().commit(writes)
         rounds = [one.value for one in writes if isinstance(one, Persist) and one.table == ROUNDS]
-        if any(msgspec.msgpack.decode(value, type=StoredRound).phase == "failed" for value in rounds):
+        if any(msgspec.msgpack.decode(value, type=StoredTrainerRound).phase == "failed" for value in rounds):
             self.failed.set()
 
 

@@ -30,14 +30,14 @@ from dca_proto.testing import seeded
 from emulator.claim import VICTIM
 from emulator.coalition import finding
 from emulator.coalition.actors import ActorRounds, Actors, rest_of, same_traffic
-from emulator.coalition.adversary import Adversary, experiment
+from emulator.coalition.adversary import Attacker, experiment
 from emulator.coalition.finding import FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, STANDS, Finding, find, watch
 from emulator.coalition.members import Party, Withholding
 from emulator.coalition.programme import Programme
 from emulator.coalition.uniformity import views
 from emulator.coalition.view import SeenRound
 from emulator.coalition.words import sentence
-from emulator.coalition.worlds import Coalition, Setting, World
+from emulator.coalition.worlds import Coalition, Setting, Worlds
 from emulator.sim.link import IDEAL
 
 SETTING = Setting(clients=6, computes=3, tolerate=2, columns=432)  # 3 noises of 6 must suffice
@@ -51,9 +51,9 @@ def setting_of(coalition: Coalition, setting: Setting = SETTING, dropped: int = 
 
 def investigate(setting: Setting, seed: str, runs: int = RUNS, *, secrets: bool = False) -> Finding:
     """As the command does, but for the trials that search for secrets."""
-    world, program = World(setting), Programme()
+    world, program = Worlds(setting), Programme()
     rounds = ActorRounds(setting, seeded(f"actors/{seed}"))
-    seen = experiment(rounds, Adversary(world, program), 2, runs)
+    seen = experiment(rounds, Attacker(world, program), 2, runs)
     with pytest.MonkeyPatch.context() as patch:
         if not secrets:
             patch.setattr(finding, "leaked_secrets", lambda claim, seed: [])
@@ -66,7 +66,7 @@ def finding_of(setting: Setting) -> Finding:
     return investigate(setting, "tests")
 
 
-def implied(world: World) -> float:
+def implied(world: Worlds) -> float:
     """The ε of so many noises, by the continuous Gaussian: 1e-9 relative away from the one reported."""
     mu = world.validated.sensitivity_l2 / (world.validated.noise_std * world.setting.unknown_noises**0.5)
     return accounting.epsilon_of(mu, world.setting.delta)
@@ -114,7 +114,7 @@ def test_all_nodes_but_one_and_the_broker_see_nothing_that_depends_on_data(train
 )
 def test_within_the_reserve_the_noise_left_is_that_of_n_honest_clients(setting: Setting) -> None:
     """Exactly, and as measured: within 5 standard errors, which chance exceeds 6e-7 of the time."""
-    seen, plan = finding_of(setting), World(setting).validated
+    seen, plan = finding_of(setting), Worlds(setting).validated
     assert seen.verdict == STANDS
     assert seen.noise.unknown == seen.noise.needed == plan.honest
     assert seen.noise.planned >= seen.noise.floor
@@ -167,7 +167,7 @@ def test_all_nodes_recover_each_value_with_its_own_noise() -> None:
     assert seen.masks_p < 1e-100
     assert seen.noise.unknown == 1
     assert seen.noise.planned == pytest.approx(seen.noise.floor / 3, rel=1e-6)
-    assert seen.noise.epsilon == pytest.approx(implied(World(setting)), rel=1e-6)
+    assert seen.noise.epsilon == pytest.approx(implied(Worlds(setting)), rel=1e-6)
     assert (seen.noise.epsilon or 0) > 1.7
     assert measured(seen) == pytest.approx(1, abs=standard_errors(5, setting))
     assert seen.messages is not None
@@ -198,7 +198,7 @@ def test_all_nodes_recover_values_from_rounds_that_are_aborted() -> None:
 def test_what_all_nodes_make_of_contributions_adds_up_to_the_sum_in_the_ring(columns: int) -> None:
     """To the last bit: all masked vectors with all masks taken off are the sum that the trainer has."""
     setting = msgspec.structs.replace(SETTING, columns=columns, coalition=Coalition(computes=3, trainer=True))
-    actors = Actors(World(setting), 0, "ring", IDEAL)
+    actors = Actors(Worlds(setting), 0, "ring", IDEAL)
     for _ in range(3):
         one = actors.run_round()
         assert one.victim is not None
@@ -217,7 +217,7 @@ def test_more_clients_than_are_reserved_leave_less_than_the_floor(coalition: Coa
     seen = finding_of(setting)
     assert (seen.verdict, seen.evidence) == (NOT_COVERED, ())
     assert seen.noise.planned < seen.noise.floor
-    assert seen.noise.epsilon == pytest.approx(implied(World(setting)), rel=1e-6)
+    assert seen.noise.epsilon == pytest.approx(implied(Worlds(setting)), rel=1e-6)
     assert (seen.noise.epsilon or 0) > 1.2
     assert measured(seen) == pytest.approx(1, abs=standard_errors(5, setting))
     assert "The claim does not cover this coalition" in sentence(seen)
@@ -317,7 +317,7 @@ def test_one_honest_client_without_noise_is_found(monkeypatch: pytest.MonkeyPatc
     """2 of 3 noises, where the interval's half-width is 6 %."""
     original = Party._mechanism_of
     setting = setting_of(Coalition(computes=2, clients=3))
-    honest = World(setting).honest[-1]
+    honest = Worlds(setting).honest[-1]
 
     class Nothing(DistributedDiscreteGaussian):
         def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
@@ -424,7 +424,7 @@ def test_a_client_whose_data_decide_whether_it_sends_is_found(monkeypatch: pytes
         return actor
 
     monkeypatch.setattr(Party, "client", picky)
-    assert not same_traffic(World(setting_of(Coalition(broker=True))), "picky")[0]
+    assert not same_traffic(Worlds(setting_of(Coalition(broker=True))), "picky")[0]
 
 
 def test_a_round_that_ends_otherwise_than_it_must_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +456,7 @@ def test_a_residual_is_the_honest_clients_noise_to_the_last_bit(monkeypatch: pyt
 
     monkeypatch.setattr(DistributedDiscreteGaussian, "sample", noted)
     setting = setting_of(Coalition(clients=1, omitting=1))
-    actors = Actors(World(setting), 1, "bits", IDEAL)
+    actors = Actors(Worlds(setting), 1, "bits", IDEAL)
     one = actors.run_round()
     left = rest_of(setting, one)
     assert left is not None

@@ -30,11 +30,11 @@ from dca_proto.protocol.policy import Policy
 from dca_proto.testing import seeded
 from emulator.coalition import members
 from emulator.coalition.actors import ActorRounds
-from emulator.coalition.adversary import Adversary, Experiment, experiment, require_time
+from emulator.coalition.adversary import Attacker, Experiment, experiment, require_time
 from emulator.coalition.faults import FAULTS
 from emulator.coalition.finding import REFUTED, STANDS, Finding, find, same_law
 from emulator.coalition.programme import IdealRounds, Programme
-from emulator.coalition.worlds import Coalition, Setting, World, default_coalition
+from emulator.coalition.worlds import Coalition, Setting, Worlds, default_coalition
 
 FULL = 400_000
 Run = Callable[..., tuple[int, dict[str, Any], str]]
@@ -59,14 +59,14 @@ def claim(**changes: object) -> Setting:
     return Setting(**{"delta": 1e-6, **changes})  # type: ignore[arg-type]
 
 
-def ideal(world: World, name: str, runs: int, programme: Programme | None = None) -> Experiment:
+def ideal(world: Worlds, name: str, runs: int, programme: Programme | None = None) -> Experiment:
     chosen = programme or Programme()
     rounds = IdealRounds(world, chosen, seeded(f"ideal/{name}"))
-    return experiment(rounds, Adversary(world, chosen), max(runs // 10, 200), runs)
+    return experiment(rounds, Attacker(world, chosen), max(runs // 10, 200), runs)
 
 
 def judged(name: str, runs: int, setting: Setting | None = None, programme: Programme | None = None) -> Finding:
-    world = World(setting or claim())
+    world = Worlds(setting or claim())
     return find(world, programme or Programme(), ideal(world, name, runs, programme), [], 0.95)
 
 
@@ -149,7 +149,7 @@ def test_a_coalition_beyond_the_claim_is_attacked_but_accuses_nobody(run: Run) -
 class Bare(Programme):
     """No noise in the first coordinate."""
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         noise = super().noise(world, client, runs, random)
         noise[:, 0] = 0
         return noise
@@ -158,14 +158,14 @@ class Bare(Programme):
 class Correlated(Programme):
     """The same noise in all coordinates."""
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         return np.repeat(super().noise(world, client, runs, random)[:, :1], world.size, axis=1)
 
 
 class Short(Programme):
     """The third coordinate's noise has 0.9 times the variance, to the rounding of a unit."""
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         noise = super().noise(world, client, runs, random)
         noise[:, 2] = np.rint(noise[:, 2] * 0.9**0.5)
         return noise
@@ -197,8 +197,8 @@ def test_the_adversary_looks_where_the_noise_is_missing(programme: Programme, st
 
 
 def test_the_adversary_keeps_to_the_straight_line_where_the_noise_is_equal() -> None:
-    world = World(claim(statistic="regression", columns=3))
-    step = Adversary(world, Programme()).step
+    world = Worlds(claim(statistic="regression", columns=3))
+    step = Attacker(world, Programme()).step
     assert ideal(world, "straight", 5000).lines[0] == pytest.approx(step / np.linalg.norm(step))
 
 
@@ -206,12 +206,12 @@ def test_the_adversary_weighs_coordinates_by_their_noise() -> None:
     """With 0.01 times the variance in one of two coordinates the best line is 100 to 1."""
 
     class Unequal(Programme):
-        def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+        def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
             noise = super().noise(world, client, runs, random)
             noise[:, 1] //= 10
             return noise
 
-    line = ideal(World(claim(columns=2)), "unequal", 20_000, Unequal()).lines[0]
+    line = ideal(Worlds(claim(columns=2)), "unequal", 20_000, Unequal()).lines[0]
     assert line[1] / line[0] == pytest.approx(100, rel=0.2)
 
 
@@ -266,16 +266,16 @@ class Real(NamedTuple):
     code: int
     found: dict[str, Any]
     shown: str
-    world: World
+    world: Worlds
     seen: Experiment
 
 
 @pytest.fixture(scope="module")
 def real_rounds(tmp_path_factory: pytest.TempPathFactory) -> Real:
     """4 clients, of which one drops out of each round: 240 rounds of real actors in each world."""
-    kept: list[tuple[World, Experiment]] = []
+    kept: list[tuple[Worlds, Experiment]] = []
 
-    def keep(world: World, programme: Programme, seen: Experiment, *others: Any) -> Finding:
+    def keep(world: Worlds, programme: Programme, seen: Experiment, *others: Any) -> Finding:
         kept.append((world, seen))
         return find(world, programme, seen, *others)
 
@@ -319,7 +319,7 @@ def test_a_data_nodes_real_releases_have_the_law_that_is_audited(run: Run) -> No
 
 
 def test_two_different_distributions_are_distinguished() -> None:
-    world, fault = World(claim()), FAULTS["noise-scaled-by-n"]
+    world, fault = Worlds(claim()), FAULTS["noise-scaled-by-n"]
     assert same_law(ideal(world, "one", 300).main, ideal(world, "two", 300).main) > 1e-4
     assert same_law(ideal(world, "one", 300).main, ideal(world, "short", 300, fault).main) < 1e-4
 
@@ -343,8 +343,8 @@ def test_a_doubt_does_not_change_the_verdict(run: Run, monkeypatch: pytest.Monke
     assert found["doubts"] == []
 
     def claimed(variance: float) -> None:
-        monkeypatch.setattr(World, "floor", variance)
-        monkeypatch.setattr(World, "planned", variance)
+        monkeypatch.setattr(Worlds, "floor", variance)
+        monkeypatch.setattr(Worlds, "planned", variance)
 
     right = found["attack"]["variance"]
     claimed(1.016 * right)

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from dca_proto.crypto.sealing import Random
 from dca_proto.testing import seeded
 from emulator.coalition.actors import ActorRounds
-from emulator.coalition.adversary import Adversary, Experiment, experiment
+from emulator.coalition.adversary import Attacker, Experiment, experiment
 from emulator.coalition.finding import REFUTED, Finding, find
 from emulator.coalition.programme import IdealRounds, Programme
-from emulator.coalition.worlds import Coalition, Setting, World
+from emulator.coalition.worlds import Coalition, Setting, Worlds
 
 FOUR = Setting(delta=1e-6, columns=4)
 
 
 def ideal(setting: Setting, name: str, runs: int) -> Experiment:
-    world, program = World(setting), Programme()
-    return experiment(IdealRounds(world, program, seeded(f"shape/{name}")), Adversary(world, program), 200, runs)
+    world, program = Worlds(setting), Programme()
+    return experiment(IdealRounds(world, program, seeded(f"shape/{name}")), Attacker(world, program), 200, runs)
 
 
 def judged(setting: Setting, name: str, runs: int) -> Finding:
-    return find(World(setting), Programme(), ideal(setting, name, runs), [], 0.95)
+    return find(Worlds(setting), Programme(), ideal(setting, name, runs), [], 0.95)
 
 
 SHAPES: dict[str, Callable[[NDArray[np.int64], int], NDArray[np.int64]]] = {
@@ -47,7 +47,7 @@ def test_noise_of_another_shape_is_refuted(shape: str, monkeypatch: pytest.Monke
     """Four columns, 4,000 runs of each world."""
     original = Programme.noise
 
-    def faulty(self: Programme, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def faulty(self: Programme, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         most = 3 * int(world.validated.noise_variance**0.5)
         return SHAPES[shape](original(self, world, client, runs, random), most).astype(np.int64)
 

@@ -17,13 +17,13 @@ from dca_proto.crypto.sealing import Random
 from dca_proto.privacy.noise import discrete_gaussian
 from dca_proto.testing import seeded
 from emulator.coalition import uniformity
-from emulator.coalition.adversary import Adversary, experiment
+from emulator.coalition.adversary import Attacker, experiment
 from emulator.coalition.faults import FAULTS
 from emulator.coalition.finding import REFUTED, STANDS, Finding, find
 from emulator.coalition.programme import IdealRounds, Programme, uniform_sums
 from emulator.coalition.rows import Rows, Uniforms
 from emulator.coalition.uniformity import views
-from emulator.coalition.worlds import Setting, World, default_coalition
+from emulator.coalition.worlds import Setting, Worlds, default_coalition
 
 
 def claim(**changes: Any) -> Setting:
@@ -33,9 +33,9 @@ def claim(**changes: Any) -> Setting:
 
 
 def judged(setting: Setting, programme: Programme, runs: int = 4_000) -> Finding:
-    world = World(setting)
+    world = Worlds(setting)
     rounds = IdealRounds(world, programme, seeded(f"verified/{programme.name}"))
-    seen = experiment(rounds, Adversary(world, programme), 400, runs)
+    seen = experiment(rounds, Attacker(world, programme), 400, runs)
     return find(world, programme, seen, views(world, programme, seeded("views")), 0.95)
 
 
@@ -64,7 +64,7 @@ def test_the_claim_of_a_verified_sum_stands(changes: dict[str, Any]) -> None:
 class FixedCoins(Programme):
     """The highest bit of each noise number is not flipped: half of the range, and a mean that nobody expects."""
 
-    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+    def noise(self, world: Worlds, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         statement = world.validated.statement
         assert statement is not None
         drawn = uniform_sums(statement.noises, statement.noise_bits - 1, runs * world.size, random)
@@ -145,4 +145,4 @@ def test_proofs_without_randomness_or_masks_show(faults: dict[str, Any], monkeyp
     """The tests of views can fail. (Without blinds alone, noise bits still hide what a proof is opened to.)"""
     for name, faulty in faults.items():
         monkeypatch.setattr(uniformity, name, faulty)
-    assert min(view.p_value for view in views(World(claim()), Programme(), seeded("views"))) < 1e-6
+    assert min(view.p_value for view in views(Worlds(claim()), Programme(), seeded("views"))) < 1e-6

@@ -17,11 +17,11 @@ from dca_proto.protocol import validation
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.testing import seeded
 from emulator.coalition.actors import judged_clients
-from emulator.coalition.adversary import Adversary, least_runs
+from emulator.coalition.adversary import Attacker, least_runs
 from emulator.coalition.faults import FAULTS, programme
 from emulator.coalition.finding import is_short, plan_of
 from emulator.coalition.programme import IdealRounds, Programme
-from emulator.coalition.worlds import ROWS, STATISTICS, Coalition, Setting, World, default_coalition, of_release
+from emulator.coalition.worlds import ROWS, STATISTICS, Coalition, Setting, Worlds, default_coalition, of_release
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
@@ -29,7 +29,7 @@ from emulator.coalition.worlds import ROWS, STATISTICS, Coalition, Setting, Worl
 def test_the_pair_is_as_far_apart_as_the_sensitivity_says(statistic: str, columns: int) -> None:
     """Nearly: a client's mean may round by half a unit, and with regression's odd number of bounds the search attains
     less than the corner of the proof."""
-    world = World(Setting(statistic=statistic, columns=columns, bound=3.0))
+    world = Worlds(Setting(statistic=statistic, columns=columns, bound=3.0))
     step = (Programme().encode(world, 0, 0) - Programme().encode(world, 0, 1)).astype(float)
     attained = float(np.linalg.norm(step)) / world.validated.sensitivity.l2
     assert 0.94 <= attained <= 1 + 1e-12
@@ -38,7 +38,7 @@ def test_the_pair_is_as_far_apart_as_the_sensitivity_says(statistic: str, column
 
 def test_the_plan_is_that_of_the_protocol() -> None:
     """Theorem 1: N - T - 1 shares carry the floor, which is (Δ/μ)²."""
-    world = World(Setting())
+    world = Worlds(Setting())
     carried = world.validated.honest * world.validated.noise_variance * world.validated.unit**2
     assert carried == pytest.approx(world.floor, rel=1e-6)
     assert world.floor == pytest.approx((2 / accounting.mu_of(1.0, world.setting.delta)) ** 2, rel=1e-6)
@@ -49,14 +49,14 @@ def test_a_correct_plan_is_never_short(statistic: str) -> None:
     """Also where the bound is none that clients can reach: they clamp to the next value on their grid."""
     for bound, epsilon, release in itertools.product((0.0173, 0.37, 1.0, 7.77), (0.1, 3.7), (False, True)):
         asked = Setting(statistic=statistic, columns=2, bound=bound, epsilon=epsilon)
-        world = World(of_release(asked) if release else asked)
+        world = Worlds(of_release(asked) if release else asked)
         noise = plan_of(world, Programme())
         assert not is_short(noise, epsilon), (bound, noise)
 
 
 def test_a_plan_of_enough_variance_is_short_if_its_epsilon_is_larger_than_claimed() -> None:
     """Discrete noises need a little more variance than a Gaussian; so does a sensitivity that is too small."""
-    noise = plan_of(World(Setting()), Programme())
+    noise = plan_of(Worlds(Setting()), Programme())
     assert not is_short(noise, 1.0)
     assert is_short(msgspec.structs.replace(noise, epsilon=1.0001), 1.0)
     assert is_short(msgspec.structs.replace(noise, epsilon=None), 1.0)
@@ -71,10 +71,10 @@ def test_half_the_sensitivity_of_a_regression_is_found(monkeypatch: pytest.Monke
         whole = right(*arguments)
         return msgspec.structs.replace(whole, l2_squared=whole.l2_squared // 4)
 
-    world = World(Setting(statistic="regression", columns=3))
+    world = Worlds(Setting(statistic="regression", columns=3))
     assert not is_short(plan_of(world, Programme()), world.setting.epsilon)
     monkeypatch.setattr(validation, "sensitivity_of", half)
-    world = World(Setting(statistic="regression", columns=3))
+    world = Worlds(Setting(statistic="regression", columns=3))
     assert is_short(plan_of(world, Programme()), world.setting.epsilon)
 
 
@@ -82,20 +82,20 @@ def test_half_the_sensitivity_of_a_regression_is_found(monkeypatch: pytest.Monke
 def test_a_data_node_that_releases_alone_adds_all_the_noise_that_its_claim_needs(statistic: str) -> None:
     """For one of its rows, whatever the others are: both worlds differ by the victim's row and nothing else."""
     world, one = (
-        World(of_release(Setting(statistic=statistic, columns=2))),
-        World(Setting(statistic=statistic, columns=2)),
+        Worlds(of_release(Setting(statistic=statistic, columns=2))),
+        Worlds(Setting(statistic=statistic, columns=2)),
     )
     assert world.validated.noise_variance * world.validated.unit**2 == pytest.approx(world.floor, rel=1e-6)
     assert world.floor == pytest.approx(one.floor, rel=1e-4)
     rows = [world.row(0, side) for side in (0, 1)]
     assert rows[0].shape == (ROWS, 2)
     assert (rows[0][1:] == rows[1][1:]).all()
-    step, alike = (Adversary(each, Programme()).step for each in (world, one))
+    step, alike = (Attacker(each, Programme()).step for each in (world, one))
     np.testing.assert_allclose(step, alike, rtol=1e-6)
 
 
 def test_several_rounds_share_the_claim() -> None:
-    one, two = World(Setting()), World(Setting(rounds=2))
+    one, two = Worlds(Setting()), Worlds(Setting(rounds=2))
     assert two.floor == pytest.approx(2 * one.floor, rel=1e-5)
     assert two.mu == one.mu
 
@@ -192,7 +192,7 @@ def test_a_coalition_that_cannot_be_read_is_refused(text: str, said: str) -> Non
 )
 def test_a_setting_that_cannot_be_audited_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        World(Setting(**changes))
+        Worlds(Setting(**changes))
 
 
 @pytest.mark.parametrize(
@@ -214,11 +214,11 @@ def test_the_adversary_is_left_with_the_victims_value_and_the_honest_noises() ->
     """With everybody else in the coalition, what is left is the victim's value and one noise, exactly."""
 
     class Counting(Programme):
-        def noise(self, world: World, client: int, runs: int, random: Any) -> Any:
+        def noise(self, world: Worlds, client: int, runs: int, random: Any) -> Any:
             return np.full((runs, world.size), 1000 + client)
 
-    world, counting = World(Setting(coalition=Coalition(clients=9, computes=2))), Counting()
-    rounds, adversary = IdealRounds(world, counting, seeded("left")), Adversary(world, counting)
+    world, counting = Worlds(Setting(coalition=Coalition(clients=9, computes=2))), Counting()
+    rounds, adversary = IdealRounds(world, counting, seeded("left")), Attacker(world, counting)
     sides = [adversary.residual(next(rounds.run_rounds(side, 3))) for side in (0, 1)]
     assert sides[0].tolist() == [[1 + 1000 * world.validated.unit]] * 3
     assert sides[1].tolist() == [[-1 + 1000 * world.validated.unit]] * 3
@@ -226,14 +226,14 @@ def test_the_adversary_is_left_with_the_victims_value_and_the_honest_noises() ->
 
 
 def test_who_drops_out_is_not_in_the_sum() -> None:
-    world = World(Setting(dropped=2, coalition=Coalition(clients=2, computes=2)))
+    world = Worlds(Setting(dropped=2, coalition=Coalition(clients=2, computes=2)))
     assert list(world.present) == list(range(8))
     assert (list(world.revealing), list(world.dropped)) == ([1, 2], [8, 9])
     assert world.honest == (0, 3, 4, 5, 6, 7)
 
 
 def test_clients_have_their_places_in_order() -> None:
-    world = World(Setting(dropped=1, coalition=Coalition(clients=1, omitting=2, left_out=2, computes=1)))
+    world = Worlds(Setting(dropped=1, coalition=Coalition(clients=1, omitting=2, left_out=2, computes=1)))
     assert (list(world.revealing), list(world.omitting)) == ([1], [2, 3])
     assert (world.honest, list(world.left_out), list(world.dropped)) == ((0, 4, 5, 6), [7, 8], [9])
     assert (world.setting.contributors, world.setting.unknown_noises) == (7, 4)
@@ -244,11 +244,11 @@ def test_single_noises_of_all_honest_clients_are_judged() -> None:
 
     Of 46 clients, one is not among them in 50 federations with probability 3e-3; this is seeded.
     """
-    world = World(Setting(clients=50))
+    world = Worlds(Setting(clients=50))
     federations = [judged_clients(world, str(number)) for number in range(50)]
     assert {len(judged) for judged in federations} == {8}
     assert {client for judged in federations for client in judged} == set(world.honest)
-    assert len(judged_clients(World(Setting()), "few")) == len(World(Setting()).honest) == 6
+    assert len(judged_clients(Worlds(Setting()), "few")) == len(Worlds(Setting()).honest) == 6
 
 
 def test_default_clients_are_as_many_as_the_claim_covers() -> None:
@@ -325,12 +325,12 @@ def test_the_classical_rule_stays_where_it_is_a_fault_already() -> None:
 )
 def test_the_faulty_noise_is_short_by_the_part_that_is_known(name: str, ratio: float) -> None:
     fault = FAULTS[name]
-    world = World(fault.operating_point(Setting()))
+    world = Worlds(fault.operating_point(Setting()))
     assert fault.noise_variance(world) / world.validated.noise_variance == pytest.approx(ratio, rel=0.005)
 
 
 def test_a_correct_programme_is_right_for_values_of_any_size() -> None:
     """The operating point of clip-after-noise is no excuse: clamped first, a value of any size is within its bounds."""
-    far = World(msgspec.structs.replace(Setting(), reach=1000.0))
-    assert Programme().encode(far, 0, 0).tolist() == Programme().encode(World(Setting()), 0, 0).tolist()
+    far = Worlds(msgspec.structs.replace(Setting(), reach=1000.0))
+    assert Programme().encode(far, 0, 0).tolist() == Programme().encode(Worlds(Setting()), 0, 0).tolist()
     assert FAULTS["clip-after-noise"].encode(far, 0, 0)[0] == 1000 * 2**24

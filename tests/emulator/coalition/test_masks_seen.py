@@ -14,7 +14,7 @@ from dca_proto.crypto.fixedpoint import to_ring
 from dca_proto.crypto.sealing import expand
 from dca_proto.testing import seeded
 from emulator.coalition.actors import Actors
-from emulator.coalition.adversary import Adversary, Experiment, experiment
+from emulator.coalition.adversary import Attacker, Experiment, experiment
 from emulator.coalition.dependence import Test, same_p_value
 from emulator.coalition.dependence import joint_p_value as joint_p_of_tests
 from emulator.coalition.finding import NOT_COVERED, REFUTED, Finding, Watched, find
@@ -22,18 +22,18 @@ from emulator.coalition.programme import IdealRounds, Programme
 from emulator.coalition.uniformity import byte_counts, byte_p_value, joint_p_value, views
 from emulator.coalition.view import SeenRound
 from emulator.coalition.words import sentence
-from emulator.coalition.worlds import Coalition, Setting, World
+from emulator.coalition.worlds import Coalition, Setting, Worlds
 from emulator.sim.link import IDEAL
 
 
-def ideal(world: World, name: str, runs: int) -> Experiment:
+def ideal(world: Worlds, name: str, runs: int) -> Experiment:
     rounds = IdealRounds(world, Programme(), seeded(f"ideal/{name}"))
-    return experiment(rounds, Adversary(world, Programme()), max(runs // 10, 200), runs)
+    return experiment(rounds, Attacker(world, Programme()), max(runs // 10, 200), runs)
 
 
 def test_masked_contributions_look_uniform_to_a_coalition() -> None:
     """6 views of 3 tests each; the smallest p-value below 1e-4 after correction has probability 1e-4."""
-    found = views(World(Setting()), Programme(), seeded("views"))
+    found = views(Worlds(Setting()), Programme(), seeded("views"))
     assert {(view.side, view.outside) for view in found} == {
         (side, outside) for side in (0, 1) for outside in (0, 1, 2)
     }
@@ -43,7 +43,7 @@ def test_masked_contributions_look_uniform_to_a_coalition() -> None:
 
 
 def test_a_coalition_without_compute_nodes_sees_no_masked_contribution() -> None:
-    assert views(World(Setting(coalition=Coalition(clients=4, computes=0))), Programme(), seeded("none")) == []
+    assert views(Worlds(Setting(coalition=Coalition(clients=4, computes=0))), Programme(), seeded("none")) == []
     assert joint_p_value([]) is None
 
 
@@ -61,7 +61,7 @@ def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: 
         return np.frombuffer(pads, dtype=np.uint64).reshape(-1, 1 + dimension)
 
     monkeypatch.setattr(masks, "_pads", {"bounded": bounded, "used again": used_again}[fault])
-    world = World(Setting())
+    world = Worlds(Setting())
     found = views(world, Programme(), seeded("bad"))
     assert (joint_p_value(found) or 0) < 1e-12
     finding = find(world, Programme(), ideal(world, "bad", 1000), found, 0.95)
@@ -70,7 +70,7 @@ def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: 
 
 def test_a_claim_against_any_number_of_clients_is_refuted_for_every_coalition() -> None:
     """Masked values that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
-    world = World(Setting(coalition=Coalition(clients=7, computes=2)))
+    world = Worlds(Setting(coalition=Coalition(clients=7, computes=2)))
     seen, once = (
         ideal(world, "beyond", 1000),
         SeenRound(None, None, [], [], None, *[np.zeros(1, dtype=np.int64)] * 3, {}),
@@ -95,7 +95,7 @@ def test_masks_that_are_derived_otherwise_are_not_taken_off(monkeypatch: pytest.
     right = masks._pads
     monkeypatch.setattr(masks, "_pads", lambda absorbed, d: right([one[:32] + one[-36:] for one in absorbed], d))
     setting = Setting(clients=3, tolerate=1, coalition=Coalition(clients=1, computes=2))
-    seen = Actors(World(setting), 0, "otherwise", IDEAL).run_round()
+    seen = Actors(Worlds(setting), 0, "otherwise", IDEAL).run_round()
     assert (seen.victim, seen.others, seen.noises) == (None, [], {})
     assert seen.total is not None
 

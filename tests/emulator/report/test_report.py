@@ -15,7 +15,7 @@ from scaling_samples import scaling
 from dca_proto.drawing import TICKS_MAX
 from dca_proto.report.charts import (
     Axis,
-    Series,
+    Curve,
     lines,
     log_ticks,
     svg,
@@ -254,7 +254,7 @@ def test_axes_have_more_than_one_tick() -> None:
     """Whatever lies between their ends: a decade, a part of one, or one value alone."""
     for values in ((1.0, 1.01), (90.0, 130.0), (3.0, 3.0), (1e-9, 1e9), (0.9, 1.1)):
         for log in (True, False):
-            series = [Series("s", [(value, value) for value in values], 0, "", "o")]
+            series = [Curve("s", [(value, value) for value in values], 0, "", "o")]
             drawn = svg(lines(series, Axis("x", log=log), Axis("y", log=log), caption="c"), 760, "t")
             ticks = Outline(drawn).text.split()
             assert len([tick for tick in ticks if tick not in ("x", "y")]) >= 4, (values, log, ticks)

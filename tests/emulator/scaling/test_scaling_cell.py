@@ -13,9 +13,9 @@ from scipy.stats import binom
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Address, Channel, Report, Send
 from dca_proto.protocol.events import Received, Started
-from emulator.scaling.cell import Cell, Sweep, tolerated_of
+from emulator.scaling.cell import Cell, SweepOptions, tolerated_of
 from emulator.scaling.emulated import Metered, ProcessMeasurement, footprint
-from emulator.scaling.figures import CellMeasurement, Memory, RoundMeasurement, cell_figures
+from emulator.scaling.figures import ActorMemory, CellMeasurement, RoundMeasurement, cell_figures
 from emulator.scaling.measure import floor_by_role_us
 
 
@@ -41,7 +41,7 @@ def held(wall_s: float, client_s: float, *, completed: bool = True) -> RoundMeas
 
 def test_a_sweep_is_the_product_cheapest_first_and_names_each_size_once() -> None:
     axes = {"clients": [1000, 10], "dimension": [5, 50], "computes": [3], "tolerate": [0.1, 0.11], "drop_rates": [0.0]}
-    cells = Sweep(**axes, backend="emulated", repeats=1).cells()
+    cells = SweepOptions(**axes, backend="emulated", repeats=1).cells()
     estimates = [one.estimate_s for one in cells]
     assert estimates == sorted(estimates)
     assert len(cells) == 2 * 2 + 2  # of 10 clients, 10 % and 11 % are both T = 1
@@ -87,7 +87,9 @@ def test_table_1_is_beside_the_cells_that_it_has() -> None:
 FLOOR = {"client": 20.0, "compute": 21.0, "trainer": 0.0}
 
 
-def observed(first: RoundMeasurement, rounds: list[RoundMeasurement], memory: Memory | None = None) -> CellMeasurement:
+def observed(
+    first: RoundMeasurement, rounds: list[RoundMeasurement], memory: ActorMemory | None = None
+) -> CellMeasurement:
     return CellMeasurement(
         sessions_s=8.0, sessions_wall_s=4.0, first=first, rounds=rounds, memory=memory, peak_rss_mb=50.0
     )
@@ -105,7 +107,7 @@ def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
         role: pytest.approx(1e6 * core_s / 900) for role, core_s in figures["core_s_by_role"].items()
     }
     assert figures["floor_us"] == FLOOR
-    memory = Memory(client=1, compute=2, trainer=3, compute_after=4)
+    memory = ActorMemory(client=1, compute=2, trainer=3, compute_after=4)
     weighed = msgspec.to_builtins(cell_figures(cell(), observed(held(9.0, 7.5), rounds, memory), FLOOR))
     assert {key for key, value in weighed.items() if value != figures[key]} == {
         key for key in figures if "memory" in key
@@ -115,7 +117,7 @@ def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
 
 def test_the_least_that_a_node_keeps_are_the_contributions_that_it_holds() -> None:
     assert cell().kept_bytes == (36 + 8 * 10 + 8 * 100) / 10
-    memory = Memory(client=1, compute=300_000, trainer=2, compute_after=5)
+    memory = ActorMemory(client=1, compute=300_000, trainer=2, compute_after=5)
     seen = observed(held(1, 1), [held(1, 1, completed=False)], memory)
     figures = msgspec.to_builtins(cell_figures(cell(), seen, FLOOR))
     assert figures["compute_memory_least_bytes"] == 1000 * 91.6

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from dca_proto.errors import UsageError
-from emulator.scaling.cell import Cell, Sweep
+from emulator.scaling.cell import Cell, SweepOptions
 from emulator.scaling.figures import Figures
-from emulator.scaling.record import Journal
+from emulator.scaling.record import SweepJournal
 
 SIZES = {"clients": [10, 20, 40], "dimension": [5], "computes": [3]}
-OPTIONS = Sweep(**SIZES, tolerate=[0.1], drop_rates=[0.0], backend="emulated", repeats=2)
+OPTIONS = SweepOptions(**SIZES, tolerate=[0.1], drop_rates=[0.0], backend="emulated", repeats=2)
 
 
 def cells() -> list[Cell]:
@@ -39,25 +39,25 @@ class Machine:
 def test_an_interrupted_sweep_resumes_and_runs_only_what_is_missing(tmp_path: Path) -> None:
     path, first, second, third = tmp_path / "sweep.json", Machine(fails_at=2), Machine(), Machine()
     with pytest.raises(KeyboardInterrupt):
-        Journal(path, OPTIONS).run(cells(), first.measure)
+        SweepJournal(path, OPTIONS).run(cells(), first.measure)
     assert first.measured == [10, 20]
-    done = Journal(path, OPTIONS).run(cells(), second.measure)
+    done = SweepJournal(path, OPTIONS).run(cells(), second.measure)
     assert second.measured == [40]
     assert [one.wall_s for one in done] == [1.0, 2.0, 4.0]
-    assert Journal(path, OPTIONS).run(cells(), third.measure) == done
+    assert SweepJournal(path, OPTIONS).run(cells(), third.measure) == done
     assert third.measured == []
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_a_file_nothing_is_kept(tmp_path: Path) -> None:
     machine = Machine()
-    Journal(None, OPTIONS).run(cells(), machine.measure)
+    SweepJournal(None, OPTIONS).run(cells(), machine.measure)
     assert len(machine.measured) == 3
     assert list(tmp_path.iterdir()) == []
 
 
 def kept(path: Path) -> dict[str, Any]:
-    Journal(path, OPTIONS).run(cells()[:1], Machine().measure)
+    SweepJournal(path, OPTIONS).run(cells()[:1], Machine().measure)
     stored: dict[str, Any] = json.loads(path.read_text())
     return stored
 
@@ -82,7 +82,7 @@ def test_a_resume_file_of_another_sweep_is_refused(
     stored[part][name] = value
     path.write_text(json.dumps(stored))
     with pytest.raises(UsageError, match=f"is of another sweep: {message}.*; name a new file"):
-        Journal(path, OPTIONS)
+        SweepJournal(path, OPTIONS)
     assert json.loads(path.read_text()) == stored
 
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str, messa
     path = tmp_path / "sweep.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        Journal(path, OPTIONS)
+        SweepJournal(path, OPTIONS)
 
 
 def test_a_damaged_cell_is_refused(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_a_damaged_cell_is_refused(tmp_path: Path) -> None:
     stored["cells"][0]["clients"] = "ten"
     path.write_text(json.dumps(stored))
     with pytest.raises(UsageError, match=r"a cell is damaged \(Expected `int`, got `str`.*\); name a new file"):
-        Journal(path, OPTIONS)
+        SweepJournal(path, OPTIONS)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"folder .* does not exist"):
-        Journal(tmp_path / "no" / "sweep.json", OPTIONS)
+        SweepJournal(tmp_path / "no" / "sweep.json", OPTIONS)
     with pytest.raises(UsageError, match="it is a folder"):
-        Journal(tmp_path, OPTIONS)
+        SweepJournal(tmp_path, OPTIONS)

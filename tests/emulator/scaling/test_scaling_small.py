@@ -27,7 +27,7 @@ from dca_proto.protocol.wire.messages import Contribution, Receipt
 from dca_proto.report.reading import read_page
 from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell
-from emulator.scaling.emulated import Population, measure_emulated
+from emulator.scaling.emulated import CellActors, measure_emulated
 from emulator.scaling.figures import Figures
 from emulator.scaling.measure import Measuring, measure_apart
 from emulator.sim.team import Team, run_together
@@ -110,7 +110,7 @@ def test_peak_memory_is_in_mebibytes_like_a_fleets(monkeypatch: pytest.MonkeyPat
 
 def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
     """All N noises of variance σ²/(N - T - 1) are in the sum; the discrete mechanism adds at most a little."""
-    measured = Population(cell(clients=20, tolerate=4)).run_round()
+    measured = CellActors(cell(clients=20, tolerate=4)).run_round()
     assert measured.noise_sd is not None
     assert measured.noise_sd_ideal is not None
     assert measured.noise_sd / measured.noise_sd_ideal == pytest.approx(math.sqrt(20 / (20 - 4 - 1)), rel=0.01)
@@ -118,7 +118,7 @@ def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
 
 def test_more_drop_outs_than_are_tolerated_end_a_round_and_the_next_one_begins_with_all() -> None:
     """With half of 20 clients dropping and T = 1 a round succeeds with probability 2e-5; the draws are seeded."""
-    population = Population(cell(clients=20, tolerate=1, drop_rate=0.5))
+    population = CellActors(cell(clients=20, tolerate=1, drop_rate=0.5))
     first = population.run_round()
     second = population.run_round()
     assert [first.completed, second.completed] == [False, False]
@@ -140,7 +140,7 @@ def test_keys_of_pairs_are_agreed_on_in_the_set_up_and_in_no_measured_round(monk
 
     monkeypatch.setattr(bindings, "crypto_scalarmult", counting)
     one = cell()
-    population = Population(one)
+    population = CellActors(one)
     counts = []
     for hold in (population.run_round, population.run_round, population.run_round):
         multiplied = 0
@@ -173,7 +173,7 @@ def test_processes_in_step_measure_the_same_memory_as_one() -> None:
 
 @pytest.mark.long
 def test_a_round_leaves_no_garbage_while_the_collector_is_off() -> None:
-    population = Population(cell(clients=30))
+    population = CellActors(cell(clients=30))
     population.run_round()
     gc.collect()
     gc.disable()
@@ -185,7 +185,7 @@ def test_a_round_leaves_no_garbage_while_the_collector_is_off() -> None:
 
 
 def test_measured_actors_pay_for_no_trace() -> None:
-    population = Population(cell())
+    population = CellActors(cell())
     assert population.run_round().completed
     assert population._simulator.trace.count == 0
 
@@ -209,7 +209,7 @@ def test_a_nodes_memory_grows_only_by_what_it_stores_for_each_client() -> None:
     """The bytes for each client do not grow with N: between two sizes they stay within a third."""
     each = []
     for clients in (20, 80):
-        memory = Population(cell(clients=clients)).measure_memory()
+        memory = CellActors(cell(clients=clients)).measure_memory()
         each.append((memory.compute - 20_000) / clients)  # a node has so much without clients, roughly
         assert memory.compute_after < memory.compute
     assert each[1] < 4 / 3 * max(each[0], 1_000)

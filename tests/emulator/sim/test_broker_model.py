@@ -9,10 +9,10 @@ from commanded_actor import PLAIN, ROUND, CommandedActor, CommandedWorld, number
 from dca_proto.protocol.effects import Address, Channel, Send
 from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.parts import split
-from emulator.sim.broker import BrokerOptions, Memory
+from emulator.sim.broker import BrokerLimits, BrokerMemory
 from emulator.sim.process import ProcessOptions
 
-PARTS = BrokerOptions(part_bytes_max=1024)
+PARTS = BrokerLimits(part_bytes_max=1024)
 
 
 def retained(payload: bytes) -> Send:
@@ -100,7 +100,7 @@ def test_a_broker_without_its_state_forgets_retained_messages(keeps_state: bool)
     world = CommandedWorld(1)
     world.do(0, retained(b"key"))
     world.run(1000)
-    world.broker.stop(None if keeps_state else Memory())
+    world.broker.stop(None if keeps_state else BrokerMemory())
     world.broker.start()
     assert listener(world) == ([b"key"] if keeps_state else [])
 
@@ -110,7 +110,7 @@ def test_a_broker_without_its_state_forgets_retained_messages(keeps_state: bool)
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_messages_wait_for_a_machine_that_is_away_in_a_persistent_session_only(persistent: bool) -> None:
-    world = CommandedWorld(2, broker=BrokerOptions(persistent_sessions=persistent))
+    world = CommandedWorld(2, broker=BrokerLimits(persistent_sessions=persistent))
     world.send(0, 1, b"in flight")
     world.run(15)
     world.machines[1].kill("test")
@@ -127,7 +127,7 @@ def test_messages_wait_for_a_machine_that_is_away_in_a_persistent_session_only(p
 
 
 def test_a_session_expires() -> None:
-    world = CommandedWorld(2, broker=BrokerOptions(session_expiry_ms=5000))
+    world = CommandedWorld(2, broker=BrokerLimits(session_expiry_ms=5000))
     for away_ms in (4000, 6000):
         world.machines[1].kill("test")
         world.send(0, 1, str(away_ms).encode())
@@ -142,7 +142,7 @@ def test_a_session_expires() -> None:
 
 def test_a_queue_has_an_end() -> None:
     """Attack 40: acknowledged by the broker and then lost; the protocol's receipts are the answer."""
-    world = CommandedWorld(2, broker=BrokerOptions(queue_messages_max=5))
+    world = CommandedWorld(2, broker=BrokerLimits(queue_messages_max=5))
     world.machines[1].kill("test")
     world.send(0, 1, *numbered(8))
     world.run(1000)
@@ -176,7 +176,7 @@ def test_a_restart_loses_what_was_queued_only_without_kept_state(keeps_state: bo
     world.machines[1].kill("test")
     world.send(0, 1, b"queued")
     world.run(1000)
-    world.broker.stop(None if keeps_state else Memory())
+    world.broker.stop(None if keeps_state else BrokerMemory())
     world.send(0, 2, b"not handed over")
     world.run(1000)
     world.broker.start()
@@ -238,7 +238,7 @@ def test_all_connect_again_each_after_a_moment_of_its_own() -> None:
 
 def test_half_a_swarm_that_comes_back_at_once_is_let_in_at_the_brokers_pace() -> None:
     """Attack 33."""
-    world = CommandedWorld(40, broker=BrokerOptions(connects_per_s_max=10))
+    world = CommandedWorld(40, broker=BrokerLimits(connects_per_s_max=10))
     world.run(4000)
     assert all(map(world.broker.is_connected, world.machines))
     for machine in world.machines[:20]:
@@ -258,7 +258,7 @@ def test_half_a_swarm_that_comes_back_at_once_is_let_in_at_the_brokers_pace() ->
 
 def test_few_packets_are_under_way_at_once_and_all_arrive_in_order() -> None:
     """A round trip is 20 ms, and 3 packets go with each: up with the machine's window, down with the broker's."""
-    for broker, machine in ((BrokerOptions(inflight_max=3), None), (None, ProcessOptions(unacknowledged_max=3))):
+    for broker, machine in ((BrokerLimits(inflight_max=3), None), (None, ProcessOptions(unacknowledged_max=3))):
         world = CommandedWorld(2, broker=broker)
         world.machines[0].options = machine or ProcessOptions()
         world.send(0, 1, *numbered(10))
@@ -292,7 +292,7 @@ def test_a_machine_whose_outbox_is_full_handles_nothing_until_there_is_room() ->
 
 def test_whoever_sends_too_large_a_packet_is_thrown_out_and_nobody_else_suffers() -> None:
     """Attack 32. Its transport tries again, as ours does, and harms itself alone; later messages wait behind it."""
-    world = CommandedWorld(3, broker=BrokerOptions(packet_bytes_max=2000, part_bytes_max=4000))
+    world = CommandedWorld(3, broker=BrokerLimits(packet_bytes_max=2000, part_bytes_max=4000))
     world.send(0, 1, b"before")
     world.run(100)
     world.send(0, 1, bytes(3000), b"behind")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from commanded_actor import PLAIN, CommandedWorld, numbered
 
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerLimits
 from emulator.sim.link import IDEAL, LinkOptions
 
 Came = tuple[list[bytes], list[bytes]]
@@ -78,7 +78,7 @@ def test_bandwidth_sends_one_after_the_other() -> None:
 
 def test_a_narrow_link_to_a_slow_subscriber_fills_its_queue_and_nobody_elses() -> None:
     """Attack 32: what cannot be delivered in time waits within bounds; beyond, it is lost, and counted."""
-    world = CommandedWorld(3, broker=BrokerOptions(queue_messages_max=5, inflight_max=5))
+    world = CommandedWorld(3, broker=BrokerLimits(queue_messages_max=5, inflight_max=5))
     world.machines[1].link.options = options(bandwidth_bytes_s=100)
     for number in numbered(100):
         world.send(0, 1, number)

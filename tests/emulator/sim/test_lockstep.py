@@ -14,7 +14,7 @@ import pytest
 
 from dca_proto.engine import WorkerDiedError
 from dca_proto.protocol.effects import Address, Channel
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerLimits
 from emulator.sim.lane import Packet
 from emulator.sim.lockstep import PartitionLink
 from emulator.sim.simulator import Simulator
@@ -110,7 +110,7 @@ def test_workers_end_with_the_process_that_started_them(blow: signal.Signals) ->
 def test_a_packet_travels_once_to_its_process_and_a_broadcast_once_to_each() -> None:
     simulator = Simulator("link")
     homes = {bytes([number]) * 16: number for number in range(3)}
-    link = simulator.broker = PartitionLink(simulator, BrokerOptions(), 1, 3, homes)
+    link = simulator.broker = PartitionLink(simulator, BrokerLimits(), 1, 3, homes)
     for to in (
         Address(Channel.CLIENT, bytes(16)),
         Address(Channel.CLIENT, bytes([1]) * 16),  # here

@@ -8,7 +8,7 @@ import pytest
 from trial_helpers import FAST, check_trial, contributors, results, small
 
 from dca_proto.protocol.effects import Send
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerLimits
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.scenario import Fault, Scenario
@@ -22,7 +22,7 @@ EVERYTHING = tuple(
 
 
 def with_broker(scenario: Scenario, **options: object) -> Scenario:
-    return msgspec.structs.replace(scenario, broker=BrokerOptions(**options))  # type: ignore[arg-type]
+    return msgspec.structs.replace(scenario, broker=BrokerLimits(**options))  # type: ignore[arg-type]
 
 
 # 31: a malicious broker

@@ -15,7 +15,7 @@ import numpy as np
 import dca_proto
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.round import Round as NodeRound
+from dca_proto.protocol.compute.round import ComputeRound
 from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
@@ -30,7 +30,7 @@ from emulator.trials.checkers.inputs import CODES
 from emulator.trials.checkers.view import Transcript, neighbour
 from emulator.trials.federation import ObservedFederation
 from emulator.trials.scenario import Scenario
-from emulator.trials.world import RoundLog
+from emulator.trials.world import TrialRound
 
 HOUR_MS = 3600 * 1000
 CLIENTS, COMPUTES = 6, 3
@@ -83,7 +83,7 @@ class HonestWorld(World):
     restored: frozenset[bytes] = frozenset()
     backed_up: frozenset[bytes] = frozenset()
     copied: frozenset[bytes] = frozenset()
-    rounds: tuple[RoundLog, ...] = ()
+    rounds: tuple[TrialRound, ...] = ()
     scenario = Scenario()
     mended_ms: int | None = None
 
@@ -196,7 +196,7 @@ def test_a_stream_that_is_not_of_the_seed_breaks_the_ninth() -> None:
 class SendsOutsideRounds(ComputeNode):
     """It sends the trainer its partial sum once more, under the id of a round that nobody has announced."""
 
-    def _release_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
+    def _release_when_complete(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         effects = super()._release_when_complete(current, now_ms)
         sums = [one for one in effects if isinstance(one, Send) and one.to.channel is Channel.TRAINER]
         return [*effects, *(msgspec.structs.replace(one, round_id=bytes(16)) for one in sums)]

@@ -14,7 +14,7 @@ from dca_proto.protocol.wire.messages import Answer
 from emulator.sim.events import Observer
 from emulator.sim.lane import Packet
 from emulator.sim.process import Process
-from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, Plan, fate_of, scenario_of
+from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, LossScenario, fate_of, scenario_of
 from emulator.trials.scenario import Fault, Scenario
 from emulator.trials.world import TrialWorld
 from emulator.wire import body_of
@@ -81,13 +81,17 @@ def test_a_node_that_comes_back_too_late_releases_nothing_in_vain(kind: str) -> 
     assert charges(world) == {True}
 
 
-@pytest.mark.parametrize("plan", [Plan(3, 0, REBOOTED, 3, 2), Plan(4, 0, REBOOTED, 4, 1), Plan(3, 1, LOST, 0, 4)])
-def test_a_plan_gives_one_fate(plan: Plan) -> None:
+@pytest.mark.parametrize(
+    "plan", [LossScenario(3, 0, REBOOTED, 3, 2), LossScenario(4, 0, REBOOTED, 4, 1), LossScenario(3, 1, LOST, 0, 4)]
+)
+def test_a_plan_gives_one_fate(plan: LossScenario) -> None:
     assert fate_of(plan) == fate_of(plan) == msgspec.structs.replace(fate_of(plan), has_result=True, charges=(1, 1))
 
 
-@pytest.mark.parametrize(("plan", "repeats"), [(Plan(3, 1, LOST, 1, 3), 1), (Plan(4, 1, LOST, 2, 0), 2)])
-def test_a_request_is_repeated_without_the_lost_nodes_at_one_charge(plan: Plan, repeats: int) -> None:
+@pytest.mark.parametrize(
+    ("plan", "repeats"), [(LossScenario(3, 1, LOST, 1, 3), 1), (LossScenario(4, 1, LOST, 2, 0), 2)]
+)
+def test_a_request_is_repeated_without_the_lost_nodes_at_one_charge(plan: LossScenario, repeats: int) -> None:
     fate = fate_of(plan)
     assert (fate.has_result, fate.repeats, fate.charges, fate.broken) == (True, repeats, (1, 1), {})
     assert 8_000 <= (fate.wait_ms or 0) <= 15_000 * repeats
@@ -99,7 +103,7 @@ def test_with_too_few_nodes_up_a_request_ends_within_a_minute_at_no_charge(
     size: tuple[int, int, int], seed: int
 ) -> None:
     computes, colluding, nodes = size
-    fate = fate_of(Plan(computes, colluding, ABSENT, nodes, seed))
+    fate = fate_of(LossScenario(computes, colluding, ABSENT, nodes, seed))
     assert (fate.has_result, fate.charges, fate.broken) == (False, (0, 0), {})
     assert "nothing was charged" in fate.reason
     assert 45_000 <= fate.taken_ms <= 60_000
@@ -107,7 +111,7 @@ def test_with_too_few_nodes_up_a_request_ends_within_a_minute_at_no_charge(
 
 def test_plans_strike_as_many_nodes_as_they_say() -> None:
     for strikes, nodes in ((LOST, 0), (LOST, 2), (REBOOTED, 4), (LATE, 1), (ABSENT, 3)):
-        faults = scenario_of(Plan(4, 1, strikes, nodes, 3)).faults
+        faults = scenario_of(LossScenario(4, 1, strikes, nodes, 3)).faults
         assert len({fault.actor for fault in faults}) == len(faults) == nodes
 
 

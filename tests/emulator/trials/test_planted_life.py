@@ -10,7 +10,7 @@ import planted_life
 import pytest
 from trial_helpers import check_trial, run, small
 
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerLimits
 from emulator.trials.draw import draw_scenario
 from emulator.trials.sweep import sweep
 from emulator.trials.trial import examine
@@ -45,7 +45,7 @@ def test_the_table_names_every_fault() -> None:
 def test_a_round_within_the_promise_completes_unless_somebody_never_repeats_himself(name: str) -> None:
     role, make, strikes = planted_life.HANGS[name]
     scenario = small(strikes, tolerate=0, collect_s=60, commit_s=60)
-    scenario = msgspec.structs.replace(scenario, broker=BrokerOptions(persistent_sessions=False))
+    scenario = msgspec.structs.replace(scenario, broker=BrokerLimits(persistent_sessions=False))
     world, outcome = check_trial(scenario)
     assert world.faults[0].reached
     (promised,) = [one.checked for one in outcome.invariants if one.number == 11]

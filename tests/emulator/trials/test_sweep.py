@@ -142,7 +142,7 @@ def test_a_sweep_lists_the_transitions_it_never_took() -> None:
     assert seen.transitions["client: new, announcement"] >= 3
     assert "trainer: collecting, repeated partial" in seen.never_reached
     assert "client: new, announcement" not in seen.never_reached
-    assert client_round.Round.table is client_round.TABLE, "it is put back"
+    assert client_round.ClientRound.table is client_round.TABLE, "it is put back"
 
 
 def test_in_one_of_300_trials_the_trainer_gets_all_sums_after_it_has_failed_the_round() -> None:
