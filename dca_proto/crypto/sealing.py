@@ -212,8 +212,10 @@ def open_sealed(
 
 def expand(seed: bytes, size: int) -> bytes:
     """Expand a 32-byte seed to `size` pseudo-random bytes: ChaCha20."""
+    if len(seed) != KEY_BYTES:
+        raise ValueError(f"a seed of {len(seed)} bytes; expected {KEY_BYTES}")
     expanded = bytearray(size)
-    expand_into(expanded, 0, size, seed)
+    lib.randombytes_buf_deterministic(ffi.from_buffer(expanded), size, seed)
     return bytes(expanded)
 
 

@@ -79,11 +79,11 @@ class ActorRound(Generic[S]):
 
     def is_in(self, *phases: str) -> bool:
         """Return True if the round is in one of these phases."""
-        return self.phase in phases
+        return self.stored.phase in phases
 
     def takes(self, event: str) -> bool:
         """Return True if the table accepts `event` in this phase."""
-        return (self.phase, event) in self.table
+        return (self.stored.phase, event) in self.table
 
     @property
     def is_open(self) -> bool:
@@ -97,7 +97,7 @@ class ActorRound(Generic[S]):
 
     def step(self, event: str) -> str:
         """Return the phase after `event`. Raises `PeerError("phase")` if this phase does not accept it."""
-        after = self.table.get((self.phase, event))
+        after = self.table.get((self.stored.phase, event))
         if after is None:
             expected = ", ".join(sorted(known for at, known in self.table if at == self.phase)) or "nothing more"
             raise PeerError("phase", found=f"{event} while {self.phase}", expected=expected)

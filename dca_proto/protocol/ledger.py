@@ -197,8 +197,9 @@ class Ledger:
         """
         if charge.round_id in self._charges:
             raise RuntimeError("a round is charged once")
-        if charge.number < self.next_number or (charge.number > self.next_number and not skips):
-            raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
+        next_number = self._highest + 1
+        if charge.number < next_number or (charge.number > next_number and not skips):
+            raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {next_number}")
         self._highest = charge.number
         self._has_batches |= bool(charge.clients)
         cost = self._count(charge)

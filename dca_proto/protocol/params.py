@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import msgspec
 
@@ -18,7 +19,7 @@ MIB = 1 << 20
 DAY_MS = 24 * 3600 * 1000
 
 
-class Room(msgspec.Struct, frozen=True):
+class Room(msgspec.Struct, frozen=True, dict=True):
     """How much of one kind of state of rounds an actor keeps (DESIGN §7): `most` in all, a part of it of one trainer.
 
     `kind` names the state in refusals. It is counted in `unit`: 1, or `MIB` for bytes.
@@ -28,7 +29,7 @@ class Room(msgspec.Struct, frozen=True):
     most: int
     unit: int = 1
 
-    @property
+    @cached_property
     def most_of_trainer(self) -> int:
         return -(-self.most // TRAINER_PART)
 

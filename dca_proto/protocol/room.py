@@ -82,7 +82,7 @@ class Rooms(ABC, Generic[R]):
     def _count(self, current: R, after: Amounts) -> None:
         before, current.amounts = current.amounts, after
         if before != after:
-            nothing = (0,) * len(before or after)
+            nothing, trainer = (0,) * len(before or after), current.stored.trainer
             for used, old, new in zip(vars(self).values(), before or nothing, after or nothing, strict=True):
                 if old != new:
-                    used.add(current.stored.trainer, new - old)
+                    used.add(trainer, new - old)

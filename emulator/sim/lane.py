@@ -218,7 +218,7 @@ class Uplink(Lane):
     @property
     def is_full(self) -> bool:
         """True if the machine's outbox is full."""
-        return self.held >= self.process.options.publishing_max
+        return bool(self.flying or self.waiting) and self.held >= self.process.options.publishing_max
 
     def on_acknowledged(self) -> None:
         self.process.on_taken_over()

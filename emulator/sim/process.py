@@ -205,7 +205,8 @@ class Process:
             return
         self.traffic.messages_received += 1
         self.traffic.bytes_received += len(payload)
-        self._observe("on_deliver", sender, payload)
+        if self._simulator.observers:  # in measurements there are none, and hundreds of thousands of processes
+            self._observe("on_deliver", sender, payload)
         self.deliver(Received(sender, payload))
 
     def deliver(self, event: Event) -> None:
@@ -232,15 +233,13 @@ class Process:
                 raise  # the owner's mistake
             self._crash(error)
             return False
-        if not self._observe("on_handled", event, effects):
+        if self._simulator.observers and not self._observe("on_handled", event, effects):
             return False
         self._split_effects(effects, batch)
         return True
 
     def _observe(self, method: str, *what: object) -> bool:
         """Notify all observers; return True if the process still runs after that."""
-        if not self._simulator.observers:
-            return True  # in measurements, with hundreds of thousands of processes
         start = self.starts
         for notify in self._simulator.listeners(method):
             notify(self, *what)
@@ -331,10 +330,7 @@ class Process:
         writes, outputs = batch
         where: Where | None = None
         if writes:
-            due = [point for point in self.kill_points or () if point.transaction == self.disk.transactions][:1]
-            if due:
-                self.kill_points = [point for point in self.kill_points or () if point is not due[0]]
-                where = due[0].where
+            where = self._killed_where() if self.kill_points else None
             if where in ("before", "torn"):
                 self.kill(f"{where} transaction {self.disk.transactions}")
                 return
@@ -343,7 +339,7 @@ class Process:
             except DiskFullError:
                 self.kill("disk full")  # the real runner also ends if it cannot write its store
                 return
-            if not self._observe("on_commit", writes):
+            if self._simulator.observers and not self._observe("on_commit", writes):
                 return
             if where == "after":
                 self.kill(f"after transaction {self.disk.transactions - 1}")
@@ -353,6 +349,13 @@ class Process:
             sends = sum(isinstance(effect, Send) for effect in outputs)
             sends_max = self._simulator.streams(f"kill/{self.link_name}").randrange(sends + 1)
         self._emit(outputs, sends_max)
+
+    def _killed_where(self) -> Where | None:
+        """Return where in the present transaction the power fails, and forget that point; None if it does not."""
+        points = self.kill_points or []
+        due = next((point for point in points if point.transaction == self.disk.transactions), None)
+        self.kill_points = [point for point in points if point is not due]
+        return None if due is None else due.where
 
     def _emit(self, outputs: Sequence[Output], sends_max: int | None) -> None:
         start, is_full = self.starts, False
@@ -375,7 +378,7 @@ class Process:
 
     def _send(self, send: Send) -> bool:
         """Hand a message to the broker; return True if the outbox is now full."""
-        if not self._observe("on_send", send):
+        if self._simulator.observers and not self._observe("on_send", send):
             return False
         if self._simulator.trace.is_on:
             to = send.to

@@ -114,6 +114,7 @@ class Returning(BaseActor[ClientRound]):
 
     def _forget_ms(self, current: ClientRound) -> int:
         """Return when a round is forgotten, and from which time no abort counts any more."""
-        grace_ms = self._timing.abort_grace_ms if current.is_summed or current.takes(RESEND) else 0
-        grace_ms += self._timing.kept_ms if current.is_summed or not grace_ms else 0
-        return current.stored.close_by_ms if current.stored.decline else current.stored.commit_by_ms + grace_ms
+        is_summed, timing, stored = current.is_summed, self._timing, current.stored
+        grace_ms = timing.abort_grace_ms if is_summed or current.takes(RESEND) else 0
+        grace_ms += timing.kept_ms if is_summed or not grace_ms else 0
+        return stored.close_by_ms if stored.decline else stored.commit_by_ms + grace_ms

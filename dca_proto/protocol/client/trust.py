@@ -20,6 +20,7 @@ class Trust:
         self._policy = policy
         pins = [sized(PIN, value, _PIN_BYTES) for table, _, value in records if table == PIN]
         self._pinned = max([int.from_bytes(value, "big") for value in pins], default=0)
+        self._counted: tuple[Federation, int] | None = None  # the last file, and its p
 
     def pin(self, federation: Federation) -> list[Effect]:
         """Remember a file's p if it is the largest; only the client's owner accepts a smaller one."""
@@ -27,12 +28,14 @@ class Trust:
         pinned = max(min(self._pinned, accepted), federation.stated)
         if pinned == self._pinned:
             return []
-        self._pinned = pinned
+        self._pinned, self._counted = pinned, None
         return [Persist(PIN, b"", pinned.to_bytes(_PIN_BYTES, "big"))]
 
     def p(self, federation: Federation) -> int:
         """Return how many Compute nodes may be corrupt."""
-        return federation.p_beside(self._pinned)
+        if self._counted is None or self._counted[0] is not federation:
+            self._counted = federation, federation.p_beside(self._pinned)
+        return self._counted[1]
 
     def returns(self, stored: StoredClientRound, aborted_by: tuple[bytes, ...], federation: Federation) -> bool:
         """Return True if these nodes' aborts return a round's charge.

@@ -204,7 +204,7 @@ class ComputeRound(ActorRound[StoredComputeRound]):
     @property
     def is_verified(self) -> bool:
         """True for an open round whose clients prove their contributions."""
-        return self.is_loaded and self.kind.is_verified
+        return self._validated is not None and self._validated.kind.is_verified
 
     @property
     def stage(self) -> int:

@@ -20,7 +20,7 @@ from dca_proto.protocol.events import Event
 from dca_proto.testing import TestFederation
 
 FEW, MANY = 10, 30
-CALLS_MAX = {"Client": 165, "ComputeNode": 66}
+CALLS_MAX = {"Client": 150, "ComputeNode": 57}
 
 
 class Counted:
