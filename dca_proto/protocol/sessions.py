@@ -248,6 +248,15 @@ class SessionTable:
             self._agreed_in(self._ahead_epoch).note(kept.slot, ahead.key)
         return [write]
 
+    def ends_one(self, client: bytes, frame: Signed, body: Hello, at_ms: int, *, alone: bool) -> bool:
+        """Return True if a Hello would end a session that lasts: the older of two, or all others if it is `alone`."""
+        slot = self.slots.get(client)
+        stored = StoredSession(-1) if slot is None else self._stored(slot)
+        rank = (body.epoch, body.serial, hello_hash(encode(frame)))
+        is_newer = stored.current is not None and rank > stored.current.rank
+        gone = (stored.previous if alone or is_newer else None, stored.current if alone and is_newer else None)
+        return any(at_ms < self._ends_ms(session) for session in gone)
+
     def take_alone(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
         """Take a client's Hello, and forget its earlier session; no contribution under that counts any more (§8.1).
 

@@ -37,8 +37,9 @@ more than 2 % to the variance."""
 ROUNDING_VARIANCE = 0.25
 """Square grid units: the most that rounding adds to a client's noise. A value that is a part φ of a unit above a point
 is rounded up with the probability φ, which adds φ(1 - φ)."""
-_DEVICE_US, _ALL_US, _NODE_US = 100.0, 10.0, 0.25
-"""Microseconds a word: of a slow device for its proof, of all contributions on one busy machine, of a slow node."""
+_DEVICE_US, _ALL_US, _NODE_US, _PAIR_US = 100.0, 10.0, 0.25, 40.0
+"""Microseconds a word: of a slow device for its proof, of all contributions on one busy machine, of a slow node; and
+of a node for each pair key."""
 _WINDOW_MS_MAX, _NODE_MS_MAX = 20 * 60_000, 60_000
 _FAILED = re.compile(r"; the proofs of (\d{1,8}) failed: ")
 _KAPPA = 13.5
@@ -53,7 +54,7 @@ proof."""
 
 
 class Work(NamedTuple):
-    """What the proofs of a round ask of its members: windows and patience follow from it (DESIGN §12).
+    """What a round asks of its members, above all its proofs: windows and patience follow from it (DESIGN §12).
 
     Attributes:
         words: of each contribution. clients: how many are expected.
@@ -72,8 +73,12 @@ class Work(NamedTuple):
 
     @property
     def node_ms(self) -> int:
-        """How much longer than others a node may be silent, as it opens all proofs: 0.01 µs a word on a server."""
-        return min(_NODE_MS_MAX, math.ceil(self.words * self.clients * _NODE_US / 1000))
+        """How much longer a node may be silent, as it adds up all masks and opens all proofs, in whole seconds.
+
+        A server takes 0.01 to 0.05 µs a word.
+        """
+        seconds = int(self.clients * (_PAIR_US + self.words * _NODE_US) / 1e6)
+        return min(_NODE_MS_MAX, 1000 * seconds)
 
     @property
     def in_words(self) -> str:

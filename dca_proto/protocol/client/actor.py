@@ -389,15 +389,16 @@ class Client(Asking):
         return answers
 
     def _ask(self, current: ClientRound, now_ms: int) -> list[Effect]:
-        """After the round's end, ask its nodes for missing aborts (§4.8)."""
+        """After the round's end, ask its nodes for missing aborts (§4.8): also one that has aborted, for its peers'."""
         opened = current.opened
         if not current.takes(ASK) or not current.is_summed or opened is None:
             return []
         if now_ms < current.stored.commit_by_ms:
             return [current.timer(ASK, current.stored.commit_by_ms + self._timing.resend_first_ms)]
-        missing = [node for node in current.computes if node not in current.stored.aborted_by]
+        known = current.stored.aborted_by
+        missing = [node for node in current.computes if node not in known]
         questions: list[Effect] = []
-        for node in missing:
+        for node in (*missing, *([known[current.asked % len(known)]] if known else ())):
             key = self._session.pair_keys(opened.epochs)[current.computes.index(node)]
             tag = ask_tag(key, current.hash)
             questions.append(current.send(encode(m.AbortWanted(opened.frame, tag)), Channel.COMPUTE, node))

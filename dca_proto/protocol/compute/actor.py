@@ -180,8 +180,23 @@ class ComputeNode(Queried):
     # --- sessions (§2.3) ------------------------------------------------------------------------------------------
 
     def _on_hello(self, sender: bytes, frame: m.Signed, body: m.Hello, now_ms: int) -> list[Effect]:
+        self._check_needless(sender, frame, body, now_ms)
         writes = self._sessions.take(sender, frame, body, now_ms)
         return [*writes, Report(facts.SessionKept(sender, len(self._sessions)))] if writes else []
+
+    def _check_needless(
+        self, client: bytes, frame: m.Signed, body: m.Hello, now_ms: int, *, alone: bool = False
+    ) -> None:
+        """Check that no answered round needs a session that a Hello would end. Raises `PeerError`.
+
+        From these sessions the node derives its masks again if it starts again before its release (§4.7).
+        """
+        answered = [one for one in map(self._rounds.__getitem__, self._open) if one.takes("all answers")]
+        for current in answered:
+            at_ms = min(now_ms, current.stored.commit_by_ms - 1)
+            if current.lists_client(client) and self._sessions.ends_one(client, frame, body, at_ms, alone=alone):
+                found = "a third session while a round needs the other two"
+                raise PeerError("hello", found=found, expected="one after the round")
 
     def _on_charges_wanted(self, sender: bytes, frame: m.Signed, body: m.ChargesWanted, now_ms: int) -> list[Effect]:
         """Tell a restored client its highest charge number; its earlier session counts no more (§8.1)."""
@@ -191,6 +206,7 @@ class ComputeNode(Queried):
         if not isinstance(hello, m.Hello) or actor_id(hello.certificate.client_key) != sender:
             raise PeerError("sender", found=sender.hex(), expected="the client of the enclosed Hello")
         verify_signed(frame, hello.certificate.client_key, self._federation_id)
+        self._check_needless(sender, body.hello, hello, now_ms, alone=True)
         writes = self._sessions.take_alone(sender, body.hello, hello, now_ms)
         self._pace.note(sender + SINCE.encode(), now_ms)
         highest = self._charges.highest(self._sessions.slots[sender])

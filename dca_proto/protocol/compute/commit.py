@@ -281,7 +281,7 @@ class Committing(BaseActor[ComputeRound]):
             current.hash,
             self.id,
             reason,
-            detail[:TEXT_CHARS_MAX],
+            detail.encode()[:TEXT_CHARS_MAX].decode(errors="ignore"),  # bytes: a repeat carries short aborts only
             contributors,
             min(max(current.stored.n_min, 0), COUNT_MAX),  # N, T and c that a node refuses may give any number
             tuple(evidence),

@@ -16,7 +16,7 @@ from dca_proto.protocol.actor import NEW
 from dca_proto.protocol.announcement import OpenedAnnouncement, check_time, open_announcement
 from dca_proto.protocol.compute.commit import CANCELLED, Committing
 from dca_proto.protocol.compute.round import ComputeRound, StoredComputeRound
-from dca_proto.protocol.effects import Channel, Effect
+from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, verify_signed
 from dca_proto.protocol.wire.kinds import SecureSum
@@ -37,9 +37,15 @@ class Queried(Committing):
         else:
             self._node_round(sender, frame, body)
         current.step("query")
-        if not self._pace.is_due(current.id + sender, now_ms):
+        sent_ms, arrives_ms = current.echoed.get(sender, (0, 0))
+        if not self._pace.is_due(current.id + sender, now_ms) or sent_ms <= now_ms < arrives_ms:
             return []
-        return self._messages_for_trainer(current) if is_trainer else list(self._messages_for_peer(current, sender))
+        if is_trainer:
+            return self._messages_for_trainer(current)
+        answers = list(self._messages_for_peer(current, sender))
+        more = sum(len(one.payload) for one in answers if isinstance(one, Send)) - self._timing.resend_free_bytes
+        current.echoed[sender] = (now_ms, now_ms + more // self._timing.resend_rate)
+        return answers
 
     def _messages_for_trainer(self, current: ComputeRound) -> list[Effect]:
         """Send the trainer the final message of a round, or the number of its contributions so far."""
@@ -109,10 +115,11 @@ class Queried(Committing):
                 raise
 
     def _aborts_to(self, current: ComputeRound, client: bytes, now_ms: int) -> list[Effect]:
-        """Send an authenticated client the aborts that this node has: its own and its peers'."""
-        if not current.is_aborted or not self._pace.is_due(current.id + client, now_ms):
+        """Send an authenticated client the aborts that this node has: its peers', and its own if there is one."""
+        if current.is_open or not self._pace.is_due(current.id + client, now_ms):
             return []
-        messages = (current.stored.final_message, *dict(current.stored.peer_aborts).values())
+        own = [current.stored.final_message] if current.is_aborted else []
+        messages = (*own, *dict(current.stored.peer_aborts).values())
         return [current.send(message, Channel.CLIENT, client) for message in messages]
 
     def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query | m.Declines) -> ComputeRound:

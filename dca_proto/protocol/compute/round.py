@@ -143,6 +143,7 @@ class ComputeRound(ActorRound[StoredComputeRound]):
         self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, including its own
         self.agreement: Agreement | None = None  # computed again after a restart
         self.asks_first = False  # it has started again: its peers may have aborted
+        self.echoed: dict[bytes, tuple[int, int]] = {}  # peers that were sent much, from when until when it takes
         self.reported = -1  # number of contributions last reported to the trainer
         self.amounts: Amounts = ()  # what it takes of `NodeRoom`
 
@@ -291,11 +292,12 @@ class ComputeRound(ActorRound[StoredComputeRound]):
 
     def is_listed(self, client: bytes, contribution: bytes) -> bool:
         """Return True if this node's frozen list has this contribution of the client."""
-        entries = self.stored.entries
-        place = bisect_left(
-            range(self.listed_count), client, key=lambda at: entries[ENTRY_BYTES * at : ENTRY_BYTES * at + ID_BYTES]
-        )
-        return entries[ENTRY_BYTES * place :].startswith(client + contribution)
+        return _entry_of(self.stored.entries, client).startswith(client + contribution)
+
+    def lists_client(self, client: bytes) -> bool:
+        """Return True if the list of the client's holder is here, and has it."""
+        holder = self.lists.get(self.computes[holder_index(self.hash, client, len(self.computes))])
+        return holder is not None and _entry_of(holder.entries, client).startswith(client)
 
     def own_list(self) -> StoredList:
         """Return this node's frozen list with the tags for itself."""
@@ -331,6 +333,13 @@ class ComputeRound(ActorRound[StoredComputeRound]):
             self.answers.clear()
         self.agreement = None
         self.__dict__.pop("_tags", None)
+
+
+def _entry_of(entries: bytes, client: bytes) -> bytes:
+    """Return a client's entry; if there is none, that of the next client, or nothing."""
+    places = range(len(entries) // ENTRY_BYTES)
+    place = bisect_left(places, client, key=lambda at: entries[ENTRY_BYTES * at : ENTRY_BYTES * at + ID_BYTES])
+    return entries[ENTRY_BYTES * place : ENTRY_BYTES * (place + 1)]
 
 
 class SortedIds:

@@ -239,8 +239,10 @@ class Trainer(Watching):
         )
         request = msgspec.structs.replace(request, computes=chosen)
         self._waiting.add(request, now_ms)
-        announced = self._announce_waiting(now_ms)
-        return announced or self._wait(request, now_ms)
+        announced = self._announce_waiting(now_ms)  # an earlier request may have become ready, too
+        if request.round_id not in self._waiting.requests:
+            return announced
+        return [*announced, *self._wait(request, now_ms)]
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         if self._federation.is_server(sender):

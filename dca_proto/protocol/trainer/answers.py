@@ -6,14 +6,13 @@ are the result.
 
 The first abort ends a round. Once p + 1 Compute nodes have signed aborts, the round's charge comes back. The other
 aborts usually follow within moments. So the trainer delays its report of the failure until it knows the cost: until the
-charge has come back, or so many nodes have released that it stays, but at most for `settle_ms`.
+charge has come back, or so many nodes have released that it stays, but at most for `settle_ms`, or for `hopeless_ms` if
+enough nodes are not silent. It asks for missing aborts for the retention, and again at each start. So a charge also
+comes back if the trainer or a node was offline.
 
 The charge of a round without Compute nodes comes back if every invited client has signed that it declines. In a round
 open to all clients, it comes back if as many have signed as are expected. If another client releases later, the charge
 counts again (DESIGN §5).
-
-A node keeps its abort for the retention. During that time, the trainer asks for missing aborts, with back-off, and
-again at each start. So a charge also comes back if the trainer or a node was offline.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from dca_proto.quorum import LostNode, Quorum
 
 ABORT_BYTES_MAX = 1024
 """Size of an abort that a repeat's announcement may carry: one without evidence fits."""
-_REASONS_MAX, _REASONS_SHOWN = 16, 3  # how many different reasons of declines are kept, and shown with a failure
+_REASONS_MAX = 16  # how many different reasons of declines are kept
 
 
 class Answering(BaseActor[TrainerRound]):
@@ -109,7 +108,7 @@ class Answering(BaseActor[TrainerRound]):
     ) -> list[Effect]:
         """Record a client's decline; ignore a repeated one. Raises `PeerError`."""
         current.step("decline")
-        _check_invited(sender, current)
+        current.check_invited(sender)
         client = self._federation.check_certificate(body.certificate, now_ms)
         verify_signed(frame, body.certificate.client_key, self._federation.id)
         if sender != client or body.announcement_hash != current.hash:
@@ -127,7 +126,7 @@ class Answering(BaseActor[TrainerRound]):
         self, sender: bytes, frame: Signed, body: Release, current: TrainerRound, now_ms: int
     ) -> list[Effect]:
         """Store a client's first release, and acknowledge it; acknowledge a repeated one again. Raises `PeerError`."""
-        _check_invited(sender, current)
+        current.check_invited(sender)
         if current.is_summed:
             raise PeerError("kind", found="a release in a secure sum", expected="a contribution, to its holder")
         kept = current.releases.get(sender)
@@ -161,7 +160,7 @@ class Answering(BaseActor[TrainerRound]):
         """
         members = [item for item in sorted(current.releases.items()) if body_of(item[1], Release).rows]
         if not members:
-            raise RoundAborted(_no_release(current))
+            raise RoundAborted(current.no_release_words)
         aggregate, current.contributors = result_of(
             current.opened, self._validated(current), members, private=self._mechanism.private
         )
@@ -181,18 +180,21 @@ class Answering(BaseActor[TrainerRound]):
         if sender in current.partials:
             current.step("repeated partial")
             return []  # the first partial sum counts
-        last = len(current.partials) + 1 == len(current.computes)
         is_late = current.takes("late partial")
-        event = "last partial" if last else "late partial" if is_late else "partial"
+        last = not is_late and len(current.partials) + 1 == len(current.computes)
+        event = "late partial" if is_late else "last partial" if last else "partial"
         current.step(event)
         current.partials[sender], self._waiting.heard[sender] = body, now_ms
         stored = current.store(partials=(*current.stored.partials, (sender, frame)))
-        if last and not is_late:
+        if last:
             return self._complete(current, event, now_ms)
         return [stored, *(self._on_late_partial(current, now_ms) if is_late else [])]
 
     def _on_late_partial(self, current: TrainerRound, now_ms: int) -> list[Effect]:
-        """Handle a partial sum after the failure: it may be the last one, and then there is a result after all."""
+        """Handle a partial sum after the failure: it may be the last one, and then there is a result after all.
+
+        If the charge has come back, there never is one, and the sum shows only that its node owes nothing.
+        """
         is_first, stored = not current.stored.released, current.store(released=True)
         try:
             is_whole = len(current.partials) == len(current.computes) and not current.stored.aborted_by
@@ -314,11 +316,18 @@ class Answering(BaseActor[TrainerRound]):
         return [self.ledger.count_again(current.id), stored, *self._report_failure(current)]
 
     def _settle(self, current: TrainerRound, now_ms: int) -> list[Effect]:
-        """Report a failed round, after a wait for aborts if they can bring its charge back."""
+        """Report a failed round, after a wait for aborts if they can bring its charge back.
+
+        The wait is longer if enough nodes are not silent: one may be rebooting, and the round can be repeated after it.
+        """
         if not self._awaits_aborts(current, now_ms):
             return self._report_failure(current)
         current.attempt = 0
-        settled = current.timer(SETTLE, now_ms + self._timing.settle_ms)
+        silent = current.stored.silent
+        others = self._named({*current.computes}.difference(silent, current.partials))
+        is_hopeful = silent and len(others) >= self._needed(current)
+        wait_ms = self._timing.hopeless_ms if is_hopeful else self._timing.settle_ms
+        settled = current.timer(SETTLE, now_ms + wait_ms)
         return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _resume_failed(self, current: TrainerRound, now_ms: int) -> list[Effect]:
@@ -433,17 +442,3 @@ class Answering(BaseActor[TrainerRound]):
             f"; no confirmation yet from {', '.join(silent)} that nothing was released, so the account keeps the "
             f"charge{advice}"
         )
-
-
-def _check_invited(sender: bytes, current: TrainerRound) -> None:
-    """Check that a client is invited, in a round with invitations. Raises `PeerError`."""
-    if current.invited and sender not in current.invited:
-        raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")
-
-
-def _no_release(current: TrainerRound) -> str:
-    participant = current.opened.body.kind.participant
-    if current.releases:
-        return f"none of the {len(current.releases)} {participant}s that released has a row"
-    reasons = "; ".join(reason for reason, _ in current.decline_reasons.most_common(_REASONS_SHOWN))
-    return f"no {participant} released anything; {len(current.declined)} declined{f' ({reasons})' * bool(reasons)}"

@@ -38,6 +38,7 @@ DECLINES, WATCH = "declines", "watch"  # timers, too
 COLLECTING, COMMITTING = "collecting", "committing"
 DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 OPEN, ENDED = (COLLECTING, COMMITTING), (DONE, FAILED, RETURNED)
+_REASONS_SHOWN = 3  # of declines, with a failure
 TABLE: Table = {
     (NEW, "announce"): COLLECTING,
     (COLLECTING, "close"): COMMITTING,
@@ -54,9 +55,10 @@ TABLE: Table = {
     **stays((DONE, FAILED), "late release"),
     **stays((*OPEN, *ENDED), "progress", "decline"),
     **stays(OPEN, "partial", END, WATCH),
-    **stays((*OPEN, DONE, FAILED), "repeated partial"),
+    **stays((*OPEN, *ENDED), "repeated partial"),
     **stays((*OPEN, FAILED), RESEND),
-    **stays((FAILED,), "late partial", "abort", SETTLE),
+    **stays((FAILED, RETURNED), "late partial"),
+    **stays((FAILED,), "abort", SETTLE),
     **stays(ENDED, "late abort"),
 }
 
@@ -169,6 +171,20 @@ class TrainerRound(ActorRound[StoredTrainerRound]):
         expected, absent = self.stored.request.answers_expected, self.arrivals.absent
         known = sum(min(absent(holder), len(clients)) for holder, clients in self.declined_of.items())
         return max(expected - known, 0) if expected else None
+
+    def check_invited(self, client: bytes) -> None:
+        """Check that a client is invited, in a round with invitations. Raises `PeerError`."""
+        if self.invited and client not in self.invited:
+            raise PeerError("invited", found=client.hex(), expected="one of the clients that were invited")
+
+    @property
+    def no_release_words(self) -> str:
+        """Why a round without Compute nodes has no result: who has released what, and the declines."""
+        participant = self.opened.body.kind.participant
+        if self.releases:
+            return f"none of the {len(self.releases)} {participant}s that released has a row"
+        reasons = "; ".join(reason for reason, _ in self.decline_reasons.most_common(_REASONS_SHOWN))
+        return f"no {participant} released anything; {len(self.declined)} declined{f' ({reasons})' * bool(reasons)}"
 
     def note_decline(self, client: bytes, reason: str) -> None:
         """Record that a client declined."""

@@ -23,8 +23,9 @@ from dca_proto.protocol.trainer.answers import Answering
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import WATCH, TrainerRound
 from dca_proto.protocol.trainer.unannounced import WaitingRequests
+from dca_proto.protocol.verified import Work
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.messages import Cancel, Progress, Query, SessionsWanted, Signed
+from dca_proto.protocol.wire.messages import Cancel, EpochKey, Progress, Query, SessionsWanted, Signed
 from dca_proto.wording import duration, listed
 
 KEYS, ASK_NODES, LEAVE = "keys", "ask nodes", "leave"
@@ -57,9 +58,15 @@ class Watching(Answering):
         return now_ms - max(current.heard.get(node, 0), current.watched_ms)
 
     def _silent_ms(self, current: TrainerRound) -> int:
-        """Return after what time without a message a node is silent: one that opens proofs answers nobody meanwhile."""
-        work = None if current.takes("close") else self._validated(current).work
-        return self._timing.silent_ms + (work.node_ms if work is not None else 0)
+        """Return after what time without a message a node is silent.
+
+        One that agrees on keys, adds up masks and opens proofs answers nobody meanwhile.
+        """
+        if current.takes("close"):
+            return self._timing.silent_ms
+        validated = self._validated(current)
+        words = validated.dimension if validated.statement is None else validated.statement.words
+        return self._timing.silent_ms + Work(words, validated.kind.clients).node_ms
 
     def _on_watch(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Ask the quiet nodes, and cancel the round if it cannot end with all of them."""
@@ -149,7 +156,7 @@ class Watching(Answering):
         lost = silent if current.takes("close") else self._waited_for(current, now_ms)
         if silent and not current.partials and self._spare(len(current.computes) - len(silent), current) < 0:
             lost = silent
-        others = [node for node in current.computes if node not in lost]
+        others = [node for node in current.computes if node not in lost and node not in current.partials]
         if lost and self._spare(len(others), current) < 0:  # a repeat needs one of them: give it time to come back
             is_alone = now_ms - current.alone_ms < self._timing.hopeless_ms
             lost = lost if now_ms >= self._gives_up_ms(current, lost, now_ms) and not is_alone else ()
@@ -222,16 +229,19 @@ class Watching(Answering):
     def _leave_out(self, round_id: bytes, now_ms: int) -> list[Effect]:
         """Announce a waiting request without the nodes that have not answered, if it can do without them.
 
-        Otherwise take back those that were left out because they flap: they may answer now. Tell for how long it waits,
-        and look again in a moment.
+        Otherwise take back those that were left out because they flapped, or owed something: they may answer. Those
+        that still owe something come last. Tell for how long it waits, and look again in a moment.
         """
         request = self._waiting.requests.get(round_id)
         if request is None:
             return []
+        if not self._waiting.lacking(request, now_ms):  # reports of an open round have shown that the nodes are up
+            return self._announce_waiting(now_ms)
         left_out = self._waiting.leave_out(round_id, self._federation.p + 1, now_ms)
         if not left_out:
             again = SetTimer(Timer(LEAVE, round_id), now_ms + self._timing.watch_ms)
-            silent, back = self._tell_lacking(request, now_ms), self._waiting.take_back(round_id, self._flapping())
+            silent = self._tell_lacking(request, now_ms)
+            back = self._waiting.take_back(round_id, self._owing_since()) or self._waiting.take_back(round_id)
             keyless = self._waiting.missing(self._waiting.requests[round_id], now_ms)
             return [*silent, *self._ask(back, now_ms, keyless), again]
         waited_ms, _ = self._waiting.waits_ms(request, now_ms)
@@ -304,11 +314,21 @@ class Watching(Answering):
         }
 
     def _owing(self, current: TrainerRound) -> list[bytes]:
-        """Return the nodes that owe a cancelled round their abort or their sum."""
-        stored = current.stored
-        paid = {*stored.aborted_by, *current.partials}
-        named = {key.compute: key.public for key in current.opened.epochs} if stored.silent else {}
-        return [node for node in stored.silent if node not in paid and self._waiting.key_of(node) in (b"", named[node])]
+        """Return the nodes that owe a round their abort or their sum."""
+        return [key.compute for key in _unpaid(current) if not self._is_void(key)]
+
+    def _is_void(self, named: EpochKey) -> bool:
+        """Return True if a node cannot pay what it owes under this key any more, because it has another one.
+
+        A node changes its key within an epoch if its owner gives it a fresh store. A node that does so again and again
+        withholds its aborts on purpose: it is not believed twice in an epoch.
+        """
+        known = self._waiting.newest_key(named.compute)
+        if known is None or known.public == named.public:
+            return False
+        debts = (key for current in self._rounds.values() for key in _unpaid(current))
+        publics = {key.public for key in debts if (key.compute, key.epoch) == (named.compute, named.epoch)}
+        return known.epoch != named.epoch or len(publics) == 1
 
     def _remind(self, node: bytes, now_ms: int) -> list[Effect]:
         """Ask a node that is back to abort the cancelled rounds to which it owes that."""
@@ -328,3 +348,10 @@ class Watching(Answering):
         """Return the aborts of the rounds that a request repeats; of one that was forgotten, none are left."""
         known = (self._rounds[round_id] for round_id in request.repeats if round_id in self._rounds)
         return tuple(frame for current in known for frame in current.stored.aborts)
+
+
+def _unpaid(current: TrainerRound) -> list[EpochKey]:
+    """Return the named keys of nodes for which a round waited in vain, and which have sent no abort or sum since."""
+    stored = current.stored
+    lost = {*stored.silent} - {*stored.aborted_by, *current.partials}
+    return [key for key in current.opened.epochs if key.compute in lost] if lost else []

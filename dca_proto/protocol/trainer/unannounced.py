@@ -118,10 +118,11 @@ class WaitingRequests:
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
         """Remove and return the requests for which all keys and the number of clients are known."""
-        ready = [request for request in self.requests.values() if not self.lacking(request, now_ms)]
-        for request in ready:
+        waiting = [request for request in self.requests.values() if not self.lacking(request, now_ms)]
+        ready = [self._counted(request, now_ms) for request in waiting]
+        for request in waiting:
             self._remove(request.round_id)
-        return [self._counted(request) for request in ready]
+        return ready
 
     def add(self, request: OpenRound, now_ms: int) -> None:
         """Let a request wait."""
@@ -181,19 +182,19 @@ class WaitingRequests:
         self.requests[round_id] = msgspec.structs.replace(request, computes=others)
         return lacking
 
-    def take_back(self, round_id: bytes, nodes: Container[bytes]) -> tuple[bytes, ...]:
-        """Take those of the `nodes` without which a waiting request was to go on into it again, and return them."""
+    def take_back(self, round_id: bytes, other_than: Container[bytes] = ()) -> tuple[bytes, ...]:
+        """Take the nodes without which a waiting request was to go on into it again, but for some; return them."""
         lost = self._lost.get(round_id, {})
-        back = tuple(node for node in lost if node in nodes)
+        back = tuple(node for node in lost if node not in other_than)
         if back:
             request = self.requests[round_id]
             self._lost[round_id] = {node: since_ms for node, since_ms in lost.items() if node not in back}
             self.requests[round_id] = msgspec.structs.replace(request, computes=(*request.computes, *back))
         return back
 
-    def key_of(self, compute: bytes) -> bytes:
-        """Return the public key that a Compute node last published; empty if it has published none."""
-        return self._keys[compute][0].public if compute in self._keys else b""
+    def newest_key(self, compute: bytes) -> EpochKey | None:
+        """Return the key that a Compute node last published; None if it has published none."""
+        return self._keys[compute][0] if compute in self._keys else None
 
     def missing(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
         """Return the request's Compute nodes without a known key that outlasts the round."""
@@ -223,8 +224,22 @@ class WaitingRequests:
         """Return the Compute nodes that have to answer first, since they were not heard for a while before it."""
         if not self._roll_call:
             return ()
-        latest_ms = self._since_ms[request.round_id] - self._timing.lately_ms
-        return tuple(compute for compute in request.computes if self.heard.get(compute, latest_ms) <= latest_ms)
+        since_ms = self._since_ms[request.round_id]
+        latest_ms = since_ms - self._timing.lately_ms
+        poor = self._poor(request, self.sessions)  # clients may have come since
+        again = [node for node in poor if self.sessions[node][1] < since_ms]
+        return tuple(node for node in request.computes if self.heard.get(node, latest_ms) <= latest_ms or node in again)
+
+    def _poor(self, request: OpenRound, sessions: Mapping[bytes, tuple[int, int]]) -> tuple[bytes, ...]:
+        """Return the Compute nodes that have fewer clients than the round needs, by these answers.
+
+        If the number of clients is not given, it is at most the number that p + 1 nodes have.
+        """
+        counts = {node: sessions[node][0] for node in request.computes if node in sessions}
+        largest = sorted(counts.values(), reverse=True)[: self._federation.p + 1]
+        clients = request.answers_expected or min(largest, default=0)
+        n_min = msgspec.structs.replace(request.kind, clients=clients).n_min
+        return tuple(node for node, count in counts.items() if count < n_min)
 
     def uncounted(self, request: OpenRound) -> tuple[bytes, ...]:
         """Return the Compute nodes whose number of sessions the request still needs."""
@@ -232,9 +247,20 @@ class WaitingRequests:
             return ()
         return tuple(compute for compute in request.computes if compute not in self.sessions)
 
-    def _counted(self, request: OpenRound) -> OpenRound:
-        """Return the request with its number of clients: if not given, the smallest number of sessions at a node."""
-        if request.answers_expected or not request.computes:
+    def _counted(self, request: OpenRound, now_ms: int) -> OpenRound:
+        """Return the request with its number of clients: if not given, the smallest number of sessions at a node.
+
+        It goes on without nodes that have just said that they have too few clients, if p + 1 others remain.
+        """
+        if not request.computes:
+            return request
+        since_ms = self._since_ms[request.round_id] - self._timing.progress_ms
+        poor = self._poor(request, {node: known for node, known in self.sessions.items() if known[1] >= since_ms})
+        others = tuple(node for node in request.computes if node not in poor)
+        if poor and len(others) > self._federation.p:
+            request = msgspec.structs.replace(request, computes=others)
+            self.note_lost(request.round_id, dict.fromkeys(poor, now_ms))
+        if request.answers_expected:
             return request
         clients = min(self.sessions[compute][0] for compute in request.computes)
         return msgspec.structs.replace(request, kind=msgspec.structs.replace(request.kind, clients=clients))

@@ -4,9 +4,10 @@
   trainer's start, and since a round ended for its silence. What the broker delivers again does not count.
 - A request waits 45 seconds for a node that has sent nothing in that sense, otherwise for its time to collect. It does
   not end for silent nodes if p + 1 others are left.
-- A round has p + 1 nodes at least, or all that its request names; a round without a sum has none. Until the time at
-  which a request may leave out nodes that do not answer, it has all nodes but those that owe a cancelled round an abort
-  or a sum, and those that flap, if p + 1 others remain.
+- A round has p + 1 nodes at least, or all of a request that names fewer; a round
+  without a sum has none. Until the time at which a request may leave out nodes that do not answer, it has all nodes but
+  those that owe a cancelled round an abort or a sum, those that flap, and those that have said that they have fewer
+  than n_min clients, if p + 1 others remain.
 - A repeat comes once the charge of each round that it repeats has come back, and each of these lost a node.
 
 Which nodes owe something or flap follows from the trainer's records, by the text of §4.8.
@@ -18,14 +19,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Send
-from dca_proto.protocol.events import Command, Event
-from dca_proto.protocol.facts import RoundFailed
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send
+from dca_proto.protocol.events import Command, Event, Received
+from dca_proto.protocol.facts import Dropped, RoundFailed
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.messages import Announcement, EpochKey
+from dca_proto.protocol.wire.messages import Announcement, EpochKey, Sessions
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, RunLog
 from emulator.trials.world import TrialWorld
@@ -73,6 +74,7 @@ class Nodes(Checker):
         self._lost_ms: dict[bytes, int] = {}  # when a round last ended for a node's silence
         self._up_ms = world.simulator.now_ms  # when the trainer started
         self._keys: defaultdict[bytes, set[bytes]] = defaultdict(set)  # that it got since then, by Compute node
+        self._counts: dict[bytes, tuple[int, int]] = {}  # each node's last number of sessions, and when it came
         self._requests: dict[bytes, _Request] = {}
         self._rounds: dict[bytes, _Known] = {}
 
@@ -90,6 +92,7 @@ class Nodes(Checker):
         if process is self.world.trainer:
             self._up_ms = self.world.simulator.now_ms
             self._keys.clear()
+            self._counts.clear()
             self._requests.clear()
             self._rounds.clear()
             for (table, round_id), value in process.disk.records.items():
@@ -100,6 +103,9 @@ class Nodes(Checker):
         """Follow the trainer's rounds, and judge those that it announces."""
         if process is not self.world.trainer or not self.is_honest(process):
             return
+        if isinstance(event, Received) and isinstance(count := body_of(event.payload), Sessions):
+            is_taken = not any(isinstance(one, Report) and isinstance(one.fact, Dropped) for one in effects)
+            self._counts |= {event.sender: (count.count, self.world.simulator.now_ms)} if is_taken else {}
         if isinstance(event, Command) and isinstance(event.request, OpenRound):
             self._requests[event.request.round_id] = self._request(process, event.request)
         for effect in effects:
@@ -208,7 +214,11 @@ class Nodes(Checker):
         self.expect(not owing or len(nodes - owing) < needed, f"{who} has {self._names(owing)}, which owes something")
         fits = not flapping or len(nodes - flapping) < needed
         self.expect(fits, f"{who} has {self._names(flapping)}, which flaps")
-        missing = request.named - nodes - request.indebted - request.flapping
+        poor = {node for node, (count, _) in self._counts.items() if count < body.kind.n_min}
+        asked = {node for node in nodes & poor if self._counts[node][1] >= request.at_ms}
+        fits = not asked or len(nodes - asked) < needed
+        self.expect(fits, f"{who} has {self._names(asked)}, which has fewer clients than the round needs")
+        missing = request.named - nodes - request.indebted - request.flapping - poor
         self.expect(not missing, f"{who} leaves out {self._names(missing)}, which owes nothing and does not flap")
 
     def _about(self, body: Announcement) -> str:

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import numpy as np
 import pytest
+from roll_call import up
 from round_helpers import begin, failures, kind_of, losing, passing, results, sent, the_sum
 
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Announced, Dropped, NodesSilent
-from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.wire.messages import Abort, Announcement, FrozenList, Sealed, Sessions, SessionsWanted
 from dca_proto.quorum import LostNode, Quorum
 from dca_proto.runtime.live import abort_of
 from dca_proto.runtime.silence import silent_words
-from dca_proto.testing import Network, NoNoise, TestFederation
+from dca_proto.testing import Network, TestFederation
 from dca_proto.wording import moment
 
 SECONDS, WHOLE = 1000, sum(index / 16 for index in range(4))
-
-
-class Federation(TestFederation):
-    """Its trainer calls the roll, as one in production does."""
-
-    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
-        common = self._common(records, "trainer")
-        return Trainer(self.trainer_identity, self.federation, roll_call=True, **common)
-
-
-def up(computes: int, colluding: int) -> tuple[Federation, Network]:
-    """A federation of four clients whose epoch keys are known."""
-    rows = [np.full((1, 1), index / 16) for index in range(4)]
-    actors = Federation(4, computes, rows=rows, colluding=colluding, mechanism=NoNoise())
-    network = actors.network()
-    network.deliver()
-    return actors, network
 
 
 def charges(network: Network, actors: TestFederation) -> int:

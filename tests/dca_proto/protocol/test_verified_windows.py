@@ -123,13 +123,15 @@ def test_a_trainer_that_was_busy_itself_calls_no_node_silent() -> None:
     begun_ms = network.now_ms
     assert not silent_at(actors, network, request.round_id, begun_ms + 12 * SECONDS), "it looks ten seconds late"
     seen = [silent_at(actors, network, request.round_id, begun_ms + at * SECONDS) for at in (14, 16, 18, 20, 22)]
-    assert seen == [False, False, False, False, True], "after eight seconds in time, and a millisecond for proofs"
+    assert seen == [False, False, False, True, False], "after eight seconds in time, and only once"
 
 
-@pytest.mark.parametrize("kind", [SUM, SecureSum(tolerate=1)])
-def test_a_node_that_opens_many_proofs_is_not_lost(kind: SecureSum, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers 40 s after the others, of a minute that its work may take; in a plain sum that is too late."""
-    monkeypatch.setattr(verified, "_NODE_US", 1e9)
+@pytest.mark.parametrize(("kind", "is_heavy"), [(SUM, True), (SecureSum(tolerate=1), True), (SUM, False)])
+def test_a_node_that_has_much_to_add_up_is_not_lost(
+    kind: SecureSum, is_heavy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers 40 s after the others, of a minute that its work may take; with little work that is too late."""
+    monkeypatch.setattr(verified, "_NODE_US", 1e9 if is_heavy else 0.25)
     actors = exact_actors(4, 4, colluding=1)
     network = actors.network()
     slow = actors.computes[2]
@@ -145,11 +147,11 @@ def test_a_node_that_opens_many_proofs_is_not_lost(kind: SecureSum, monkeypatch:
     assert held
     network.tamper = holding
     network.advance(network.now_ms + 40 * SECONDS)
-    assert bool(failures(network)) is not kind.is_verified
+    assert bool(failures(network)) is not is_heavy
     network.tamper = passing
     for one in held:
         hand_over(network, one)
-    assert bool(results(network)) is kind.is_verified
+    assert bool(results(network)) is is_heavy
     assert network.actors[actors.trainer_identity.id].phase(request.round_id) in ("done", "returned")
 
 
