@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -28,7 +27,7 @@ from dca_proto.runtime.config import Config, read_config
 from dca_proto.runtime.files import open_input
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.store_check import ANEW, MAGIC, STORE_BYTES_MAX, read_store
-from dca_proto.wording import YEAR_10000_MS, moment, printable
+from dca_proto.wording import YEAR_10000_MS, iso, moment, printable
 
 _LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
 _LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": accounting.PURE_MAX}  # for delta 0
@@ -244,7 +243,7 @@ def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
 
 def _asked(entry: Charge | DeclinedRound, names: Mapping[bytes, str]) -> dict[str, Any]:
     return {
-        "at": _time(entry.at_ms),
+        "at": iso(entry.at_ms),
         "round_id": entry.round_id.hex(),
         "statistic": printable(entry.statistic),
         "trainer": entry.trainer.hex(),
@@ -252,10 +251,6 @@ def _asked(entry: Charge | DeclinedRound, names: Mapping[bytes, str]) -> dict[st
         "epsilon": entry.epsilon if math.isfinite(entry.epsilon) else None,
         "delta": entry.delta if math.isfinite(entry.delta) else None,
     }
-
-
-def _time(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _warnings(view: LedgerView) -> Iterator[str]:
