@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from dca_proto.protocol.wire.kinds import Kind, SecureSum
 from dca_proto.quorum import NO_NODES, Quorum
 
+PublicParameters = dict[str, Any]
+"""The public parameters of a statistic, by name, as a round states them; `dca_proto.statistics.resolve` checks them."""
+
 
 @dataclass(frozen=True, eq=False)
 class LocalReports:
@@ -101,7 +104,7 @@ class NoisyAggregate:
     value: NDArray[np.float64]
     noise_variance: float
     statistic: str
-    parameters: dict[str, Any]
+    parameters: PublicParameters
     contributors: int
     clients: int
     n_min: int
@@ -156,7 +159,7 @@ class RoundRequest:
     """
 
     statistic: str
-    parameters: dict[str, Any]
+    parameters: PublicParameters
     budget_share: float = 1.0
     rows_max: int = 0
     batch: int = 0

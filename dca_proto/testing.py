@@ -11,7 +11,7 @@ import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
@@ -31,9 +31,10 @@ from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
-from dca_proto.protocol.params import Timing
+from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import Floors, Policy
 from dca_proto.protocol.pool import Pool
+from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.validation import ValidatedRound
@@ -41,7 +42,7 @@ from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
 
 StoreContents = dict[tuple[str, bytes], bytes]
-Build = Callable[[Iterable[tuple[str, bytes, bytes]]], Actor]
+Build = Callable[[Records], Actor]
 """Constructs an actor from the records of its store, as a process does when it starts."""
 
 
@@ -258,6 +259,16 @@ def seeded(name: str) -> Random:
     return SeededRandom(name)
 
 
+class ActorOptions(TypedDict):
+    """The arguments that all actors take."""
+
+    random: Random
+    mechanism: Mechanism
+    timing: Timing
+    records: Records
+    limits: NotRequired[Limits]
+
+
 class TestFederation:
     """A federation with fresh keys, and builders for all of its actors.
 
@@ -330,7 +341,7 @@ class TestFederation:
         self._starts[name] += 1
         return self._starts[name] - 1
 
-    def _common(self, records: Iterable[tuple[str, bytes, bytes]], actor: str) -> dict[str, Any]:
+    def _common(self, records: Records, actor: str) -> ActorOptions:
         """Common arguments of actors. Each start has its own random stream, so a restart changes no other actor's."""
         random = seeded(f"{self._name}/{actor}/start{self._count(actor)}")
         return {"random": random, "mechanism": self.mechanism, "timing": self.timing, "records": records}
@@ -339,7 +350,7 @@ class TestFederation:
         """Enrol client `index`: return its certificate."""
         return enrol(self.authority, self.federation, self.client_identities[index].public_key, expires_ms)
 
-    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
+    def client(self, index: int, records: Records = ()) -> Client:
         """Construct client `index` from the records of its store."""
 
         def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
@@ -356,7 +367,7 @@ class TestFederation:
             **self._common(records, f"client{index}"),
         )
 
-    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
+    def compute(self, index: int, records: Records = ()) -> ComputeNode:
         """Construct Compute node `index` from the records of its store."""
         return ComputeNode(
             self.compute_identities[index],
@@ -366,7 +377,7 @@ class TestFederation:
             **self._common(records, f"compute{index}"),
         )
 
-    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
+    def trainer(self, records: Records = ()) -> Trainer:
         """Construct the trainer from the records of its store."""
         return Trainer(self.trainer_identity, self.federation, **self._common(records, "trainer"))
 

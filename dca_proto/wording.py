@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import msgspec
 
+JsonObject = dict[str, Any]
+"""An object of JSON or a table of TOML: before its keys are checked, or for others to read."""
 YEAR_10000_MS = 253_402_300_800_000
 """The first time that `datetime` cannot represent, in Unix milliseconds."""
 
@@ -164,7 +166,7 @@ def in_words(error: msgspec.ValidationError) -> str:
     return f"{where['place']} is {_TYPES.get(mismatch['found'], mismatch['found'])}, expected {wanted}"
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> JsonObject:
     """Parse TOML. Raises `ValueError` with a reason of one line, also if it is nested too deeply."""
     with _parsing():
         if _TOO_LONG_KEY.search(text):

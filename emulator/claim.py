@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS
@@ -64,7 +65,7 @@ class Claim(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
         return request, request.draft(EXACT, Limits())[1]
 
 
-def box_of(columns: int, bound: float) -> dict[str, Any]:
+def box_of(columns: int, bound: float) -> PublicParameters:
     """Return the public parameters of a statistic over `columns` columns, each within ±bound."""
     names = [f"x{index}" for index in range(columns)]
     return {"columns": names, "centre": [0.0] * columns, "scale": [1.0] * columns, "bound": [bound] * columns}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.cli.options import require_known
 from dca_proto.errors import UsageError
 from dca_proto.jobs.plan import NamedStatistic
@@ -69,14 +69,14 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         fewest = 1 if given or self.dimension is not None else _fewest(statistic)
         return given or [f"x{j}" for j in range(1, self.size(fewest) + 1)]
 
-    def about_zero(self, names: Sequence[str]) -> dict[str, Any]:
+    def about_zero(self, names: Sequence[str]) -> PublicParameters:
         """Return the parameters of unscaled columns, each within ± the bound."""
         bound = 1.0 if self.bound is None else self.bound
         return {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [bound] * len(names)}
 
 
 def named_statistics(
-    statistics: Sequence[str], columns: Columns, parameters: dict[str, Any]
+    statistics: Sequence[str], columns: Columns, parameters: PublicParameters
 ) -> tuple[NamedStatistic, ...]:
     """Return the statistic of each round, from texts ``A`` or ``A,B``, with these parameters.
 
@@ -97,7 +97,7 @@ def named_statistics(
     return tuple(named_statistic(name, columns, parameters) for name in names)
 
 
-def named_statistic(name: str, columns: Columns, parameters: dict[str, Any]) -> NamedStatistic:
+def named_statistic(name: str, columns: Columns, parameters: PublicParameters) -> NamedStatistic:
     """Return a statistic with all of its parameters, of those given the ones that it has. Raises `UsageError`."""
     known = parameter_names(name)
     mine = {key: value for key, value in parameters.items() if key in known}
@@ -126,7 +126,7 @@ def _fewest(name: str) -> int:
     return 1
 
 
-def _between(name: str, columns: Columns, parameters: dict[str, Any]) -> dict[str, Any]:
+def _between(name: str, columns: Columns, parameters: PublicParameters) -> PublicParameters:
     """Return columns with their bounds, in lists; or the first column alone, if the statistic has one."""
     bounds = columns.bounds or {}
     if not isinstance(planned(name, ["x1"], parameters).get("lower"), list):
@@ -140,7 +140,7 @@ def _between(name: str, columns: Columns, parameters: dict[str, Any]) -> dict[st
     return {**chosen, "columns": names, "lower": [low for low, _ in known], "upper": [high for _, high in known]}
 
 
-def _binned(columns: Columns) -> dict[str, Any]:
+def _binned(columns: Columns) -> PublicParameters:
     """Return one column, and the edges of equal bins between its bounds, or of bins of width 1."""
     bins = columns.size(_FEWEST_BINS, BINS_MAX, "bins")
     column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
@@ -148,7 +148,7 @@ def _binned(columns: Columns) -> dict[str, Any]:
     return {"columns": [column], "edges": [low + (high - low) * k / bins for k in range(bins + 1)]}
 
 
-def _survival(columns: Columns, has_features: bool) -> dict[str, Any]:
+def _survival(columns: Columns, has_features: bool) -> PublicParameters:
     """Return a time grid with one group; `has_features` adds one feature, and parameters of zero."""
     intervals = columns.size(1, what="intervals")
     names = columns.names or ["duration", "event", *["x1"] * has_features]

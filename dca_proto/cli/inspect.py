@@ -37,7 +37,7 @@ from dca_proto.results.figure import about
 from dca_proto.runtime.files import STDOUT, open_input, read_input, unreadable, write_json
 from dca_proto.runtime.parts import Assembler
 from dca_proto.runtime.store_check import MAGIC, STORE_BYTES_MAX, read_store
-from dca_proto.wording import moment, printable
+from dca_proto.wording import JsonObject, moment, printable
 
 EXAMPLES = """Examples:
 
@@ -58,7 +58,6 @@ _PUBLIC = frozenset({
 # fmt: on
 _OMITTED = frozenset({"signature", "version"})
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, PeerError, UsageError)
-Plain = dict[str, Any]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,7 +107,7 @@ def _empty(store: Path) -> str:
     return f"{store}, the store of {path} ({role}), has no records yet: dca status {path} shows whether the actor runs"
 
 
-def _describe_file(file: Path) -> Plain | list[Plain]:
+def _describe_file(file: Path) -> JsonObject | list[JsonObject]:
     with open_input(file, bytes_max=STORE_BYTES_MAX) as opened:
         try:
             head = opened.read(len(MAGIC))
@@ -136,7 +135,7 @@ def _decode_text(text: str) -> bytes:
         raise UsageError("expected a message in hexadecimal or base64, found neither") from None
 
 
-def _print(console: Console, plain: Plain) -> None:
+def _print(console: Console, plain: JsonObject) -> None:
     """Print one object as a table of names and values; nested fields get dotted names."""
     fields = Table(box=None, pad_edge=False, show_header=False)
     fields.add_column(no_wrap=True, style="bold")
@@ -158,7 +157,7 @@ def _flattened(prefix: str, value: Any) -> list[tuple[str, Any]]:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def describe_message(payload: bytes) -> Plain:
+def describe_message(payload: bytes) -> JsonObject:
     """Return the fields of a message, as sent or as a broker carries it in one part. Raises `UsageError`."""
     whole = Assembler().add("", payload)
     failures = []
@@ -173,7 +172,7 @@ def describe_message(payload: bytes) -> Plain:
     raise InputError(f"{len(payload)} bytes that are not a message: {failures[0]}")
 
 
-def _frame(frame: msgspec.Struct) -> Plain:
+def _frame(frame: msgspec.Struct) -> JsonObject:
     if not isinstance(frame, Signed):
         plain = {"frame": type(frame).__name__, **_struct(frame)}
         return {**plain, "clients": _ids(frame.clients)} if isinstance(frame, InvitedRound) else plain
@@ -188,7 +187,7 @@ def _ids(packed: bytes) -> list[str]:
     return [packed[at : at + ID_BYTES].hex() for at in range(0, len(packed), ID_BYTES)]
 
 
-def _struct(value: msgspec.Struct) -> Plain:
+def _struct(value: msgspec.Struct) -> JsonObject:
     return {name: _plain(name, getattr(value, name)) for name in value.__struct_fields__ if name not in _OMITTED}
 
 
@@ -219,7 +218,7 @@ def _plain(name: str, value: object) -> object:
 # --- stores -----------------------------------------------------------------------------------------------------------
 
 
-def describe_store(path: Path) -> list[Plain]:
+def describe_store(path: Path) -> list[JsonObject]:
     """Return one object for each record of an actor's store: ``actor`` (in shared stores), ``kind`` and the contents.
 
     The records are not authenticated, since a store does not contain its key. Raises as `read_store`.
@@ -227,7 +226,7 @@ def describe_store(path: Path) -> list[Plain]:
     return [_record(*row) for row in read_store(path)]
 
 
-def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
+def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> JsonObject:
     owner = {"actor": namespace.hex()} if namespace else {}
     try:
         fields = _content(kind, key, value)
@@ -237,7 +236,7 @@ def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
     return {**owner, "kind": kind, **fields, "size": f"{len(value)} bytes"}
 
 
-def _content(kind: str, key: bytes, value: bytes) -> Plain:
+def _content(kind: str, key: bytes, value: bytes) -> JsonObject:
     """Return the fields of a record of a known kind; none for an unknown kind."""
     if kind in _DESCRIBERS:
         return _DESCRIBERS[kind](key, value)
@@ -249,20 +248,20 @@ def _content(kind: str, key: bytes, value: bytes) -> Plain:
     return {**ids, **(_frame(record) if record_type in (None, Signed) else _struct(record))}
 
 
-def _contribution(key: bytes, value: bytes) -> Plain:
+def _contribution(key: bytes, value: bytes) -> JsonObject:
     kept = contribution.restore_contribution(compute_round.CONTRIBUTIONS, value)
     ids = {"round_id": key[:ID_BYTES].hex(), "client": key[ID_BYTES:].hex(), "contribution": kept.contribution.hex()}
     return {**ids, "charge": kept.charge, "tags": f"<{len(kept.tags)} bytes>", "y": f"<{len(kept.y)} bytes>"}
 
 
-def _seen_charges(key: bytes, value: bytes) -> Plain:
+def _seen_charges(key: bytes, value: bytes) -> JsonObject:
     page = int.from_bytes(key, "big")
     seen = charges.SeenCharges([(charges.TABLE, bytes(len(key)), value)])
     numbers = {page * charges.PAGE + slot: number for slot in range(charges.PAGE) if (number := seen.highest(slot))}
     return {"highest_charge_by_slot": {str(slot): number for slot, number in numbers.items()}}
 
 
-def _trainer_round(key: bytes, value: bytes) -> Plain:
+def _trainer_round(key: bytes, value: bytes) -> JsonObject:
     stored = msgspec.msgpack.decode(value, type=trainer_round.StoredTrainerRound)
     partials = f"{len(stored.partials)} of {len(stored.request.computes)}"
     return {"round_id": key.hex(), **_struct(stored), "partials": partials, "reply_secret": "<hidden>"}
@@ -281,7 +280,7 @@ _RECORD_TYPES: dict[str, tuple[tuple[str, ...], Any]] = {
     trainer_round.RELEASES: (("", "client"), Signed),
 }
 """By kind of record: the names of the ids in its key, and its type; None for a message."""
-_DESCRIBERS: dict[str, Callable[[bytes, bytes], Plain]] = {
+_DESCRIBERS: dict[str, Callable[[bytes, bytes], JsonObject]] = {
     keyring.SEEN: lambda key, value: {"compute": key.hex(), "epoch": int.from_bytes(value, "big")},
     keyring.TABLE: lambda key, value: {"epoch": int.from_bytes(key, "big"), "secret": "<hidden>"},
     compute_round.CONTRIBUTIONS: _contribution,

@@ -30,7 +30,7 @@ from dca_proto.report.blocks import Block
 from dca_proto.report.run import aborted_lines, closing_lines, lost_lines, missing_lines, tables
 from dca_proto.results.round import Round, fields_of, round_of
 from dca_proto.results.run import Run
-from dca_proto.wording import counted
+from dca_proto.wording import JsonObject, counted
 from inference.jobs.base import Conditions, LearningJob, Stage, as_posterior
 from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
@@ -72,7 +72,7 @@ def doubted(run: Run, summary: Summary) -> Summary:
     return {**summary, "warnings": [*doubts, *summary.get("warnings", [])]} if doubts else summary
 
 
-def written(run: Run, summary: Summary) -> dict[str, Any]:
+def written(run: Run, summary: Summary) -> JsonObject:
     """Return the JSON object: the run's fields beside the summary's."""
     return {**separated(summary), **msgspec.to_builtins(run)}
 

@@ -33,7 +33,7 @@ from dca_proto.runtime.settings import convert
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
-from dca_proto.wording import listed, nearest
+from dca_proto.wording import JsonObject, listed, nearest
 from inference.bounds import Interval, as_interval
 from inference.errors import DataError
 from inference.jobs import NAMES, find, require_kind
@@ -99,7 +99,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     settings: JobSettings
     schema: Schema
     terms: JobTerms
-    table: dict[str, Any]
+    table: JsonObject
     kind: type[Kind] = SecureSum
     reports: str = ""
 
@@ -120,7 +120,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return (*_FREE, *self.job.changeable)
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """The settings that must be the same when the job is resumed: all that are not `free`."""
         return {key: value for key, value in self.table.items() if key not in self.free}
 

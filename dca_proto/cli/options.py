@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import msgspec
 import typer
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.protocol.terms import Windows, description_of, examples_of
 from dca_proto.runtime.csv_text import parse_delimiter
@@ -62,7 +63,7 @@ def parse_intervals(text: str | None) -> dict[str, Interval] | None:
     return given_bounds(text)
 
 
-def parse_parameters(texts: list[str] | None) -> dict[str, Any] | None:
+def parse_parameters(texts: list[str] | None) -> PublicParameters | None:
     """Parse ``NAME=JSON`` texts. Raises `UsageError` for anything else."""
     if not texts:
         return None

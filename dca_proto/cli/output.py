@@ -19,7 +19,7 @@ from rich.text import Text
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.report.formats import UNKNOWN
 from dca_proto.runtime.files import STDOUT, keep, require_writable, whole_file
-from dca_proto.wording import shown
+from dca_proto.wording import JsonObject, shown
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 _LABEL_WIDTH = 12
@@ -214,7 +214,7 @@ def result_console(json_to: str | None, *, json_logs: bool = False) -> Console:
     return Terminal(stderr=stderr, quiet=stderr and json_logs)
 
 
-def schema_of(output: Any) -> dict[str, Any]:
+def schema_of(output: Any) -> JsonObject:
     """Return the JSON schema of a command's output: of a type, or of a tuple of types whose fields share one object."""
     parts = output if isinstance(output, tuple) else (output,)
     schemas, definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")

@@ -38,7 +38,7 @@ from dca_proto.protocol.terms import SLACK_OF_ALL
 from dca_proto.runtime.config import Config, read_config
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.settings import convert
-from dca_proto.wording import nearest, parse_toml
+from dca_proto.wording import JsonObject, nearest, parse_toml
 
 ADVICE = "expected a file of standing jobs; `dca schedule --help` shows one"
 TITLE_CHARS_MAX, JOBS_MAX = 60, 50
@@ -115,7 +115,7 @@ class PlannedSlots(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     when: SlotSettings
-    table: dict[str, Any]
+    table: JsonObject
     slots: list[Slot]
     cost: RoundCost
 
@@ -163,7 +163,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """The time of the last slot."""
         return max(job.slots[-1].at_ms for job in self.jobs)
 
-    def identity(self, tasks: Sequence[Task]) -> dict[str, Any]:
+    def identity(self, tasks: Sequence[Task]) -> JsonObject:
         """Return the settings that may not change while the plan runs: they determine slots, shares and sums."""
         own = {name: getattr(self.settings, name) for name in ("lasts", "epsilon", "delta", "timezone")}
         jobs = {

@@ -22,7 +22,6 @@ from collections.abc import Collection, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,6 +32,7 @@ from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.quorum import NO_NODES, Quorum
 from dca_proto.runtime.locks import locked, unlock
+from dca_proto.wording import JsonObject
 
 _FORMAT = 3
 _CHECKSUM_BYTES = 16
@@ -45,7 +45,7 @@ class Begun(msgspec.Struct, frozen=True, tag="job"):
     """The first entry, which identifies the job."""
 
     format: int
-    settings: dict[str, Any]
+    settings: JsonObject
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
@@ -235,7 +235,7 @@ class Journal:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def _load(self, settings: dict[str, Any]) -> None:
+    def _load(self, settings: JsonObject) -> None:
         begun = Begun(_FORMAT, settings)
         entries = self._entries(begun)
         if len(entries) < 2 and entries != [begun]:  # new, or without any request: take over the new settings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT, Forecast, forecast
@@ -48,7 +49,7 @@ DATA, SCALED_TO_ONE, SCALED = "data", "columns scaled to ±1", "scaled columns"
 _OF_FIRST_ROUND = ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits")
 _LABELLED_MAX = 100  # more coordinates are not listed by name
 _EPSILON_LARGE = 10.0
-NamedStatistic = tuple[str, dict[str, Any]]
+NamedStatistic = tuple[str, PublicParameters]
 """A statistic's name and its parameters."""
 
 
@@ -128,7 +129,7 @@ class JobPlan(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
             )
         return found
 
-    def _round(self, number: int, statistic: str, parameters: dict[str, Any], cost: RoundCost) -> OpenRound:
+    def _round(self, number: int, statistic: str, parameters: PublicParameters, cost: RoundCost) -> OpenRound:
         nodes = self.computes if self.round_kind.is_summed else 0
         computes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(nodes))
         own = {"mu": cost.mu, "epsilon": cost.epsilon, "delta": cost.delta, "computes": computes}

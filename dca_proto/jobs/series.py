@@ -25,7 +25,7 @@ from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.jobs.calendar import Slot
 from dca_proto.results.series import BEGUN, DONE, FAILED, MISSED, SeriesResult, SeriesSlot
 from dca_proto.runtime.locks import locked, release, require_one_name
-from dca_proto.wording import moment, nearest
+from dca_proto.wording import JsonObject, moment, nearest
 
 _APPLICATION_ID = 0x44434153  # "DCAS"
 _FORMAT = 1
@@ -126,7 +126,7 @@ class Series:
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
-    def adopt(self, settings: dict[str, Any], begins_ms: int) -> int:
+    def adopt(self, settings: JsonObject, begins_ms: int) -> int:
         """Return the number of the plan with these settings; a new plan is added.
 
         Args:

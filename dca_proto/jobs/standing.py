@@ -34,7 +34,7 @@ from dca_proto.jobs.series import Series
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.results.series import BEGUN, DONE, SeriesResult
-from dca_proto.wording import duration, printable
+from dca_proto.wording import JsonObject, duration, printable
 
 LOOK_S = 30.0
 """How often a waiting schedule reads the clock, which may be set."""
@@ -64,7 +64,7 @@ class Prepared:
 
     make: Callable[[], Job[Any]]
     terms: Any
-    settings: dict[str, Any]
+    settings: JsonObject
     record: Callable[[Any, Sequence[FinishedRequest]], SeriesResult]
     free: tuple[str, ...] = ()
     clients: tuple[bytes, ...] = ()

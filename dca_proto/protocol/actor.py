@@ -23,6 +23,7 @@ from dca_proto.protocol.facts import Dropped, FederationChanged
 from dca_proto.protocol.federation import FILES, Federation, newest_file
 from dca_proto.protocol.names import short_id
 from dca_proto.protocol.params import PACED_MAX, Limits, Timing
+from dca_proto.protocol.records import Records
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign, verify_signed
 from dca_proto.protocol.wire.messages import Body, FederationFile, Frame, RoundMessage, Signed
@@ -212,7 +213,7 @@ class BaseActor(ABC, Generic[R]):
         mechanism: Mechanism | None,
         limits: Limits | None,
         timing: Timing | None,
-        records: Iterable[tuple[str, bytes, bytes]],
+        records: Records,
     ) -> None:
         self.id = identity.id
         self.dropped: Counter[str] = Counter()

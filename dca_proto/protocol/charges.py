@@ -14,14 +14,12 @@ bytes per slot. They are never deleted, for an old copy may return after years.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Persist
-from dca_proto.protocol.records import sized
+from dca_proto.protocol.records import Records, sized
 from dca_proto.protocol.wire.messages import ChargeReused
 
 TABLE = "charges"
@@ -52,7 +50,7 @@ class SeenCharges:
     Bit i is set if the number i below the highest was seen. `records` are the store's.
     """
 
-    def __init__(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
+    def __init__(self, records: Records) -> None:
         self._highest = np.zeros(PAGE, dtype="<u4")
         self._seen = np.zeros(PAGE, dtype="<u8")
         for table, key, value in records:

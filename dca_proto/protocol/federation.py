@@ -20,7 +20,7 @@ from dca_proto.errors import InputError, PeerError, UsageError
 from dca_proto.protocol.federation_text import FileText, text_of
 from dca_proto.protocol.names import MEMBER_NAME, seal_name, short_id, unwrap_name_key, wrap_name_key
 from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX, DAY_MS
-from dca_proto.protocol.records import signed, unreadable
+from dca_proto.protocol.records import Records, signed, unreadable
 from dca_proto.protocol.wire.codec import body_of, encode, sign, verify_signed
 from dca_proto.protocol.wire.fields import COLLUDING_MAX
 from dca_proto.protocol.wire.messages import Certificate, FederationFile, FileStamp, Registrar, Signed
@@ -352,7 +352,7 @@ def sign_federation(authority: Identity, federation: Federation) -> Federation:
     return Federation.from_toml(signed_file.to_toml())
 
 
-def newest_file(file: Federation, records: Iterable[tuple[str, bytes, bytes]]) -> Federation:
+def newest_file(file: Federation, records: Records) -> Federation:
     """Return the newer of two files: the one given to an actor and the one in its store.
 
     Raises `UsageError` if they differ but have the same number, or if the newer one takes a revocation back.

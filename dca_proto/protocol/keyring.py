@@ -6,14 +6,12 @@ epoch far in the future, made while the clock ran ahead, is deleted as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Forget, Persist, Write
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.records import sized
+from dca_proto.protocol.records import Records, sized
 from dca_proto.protocol.wire.messages import EpochKey
 from dca_proto.wording import duration, moment
 
@@ -29,9 +27,7 @@ class Keyring:
         epoch: the newest that has a key.
     """
 
-    def __init__(
-        self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, identity: Identity, random: Random
-    ) -> None:
+    def __init__(self, records: Records, timing: Timing, identity: Identity, random: Random) -> None:
         stored = ((epoch_of(key), sized(TABLE, value, KEY_BYTES)) for table, key, value in records if table == TABLE)
         self._keys = {epoch: AgreementKey(secret) for epoch, secret in stored}
         self._timing = timing
@@ -93,7 +89,7 @@ class SeenEpochs:
     Epochs more than one ahead of this clock are refused. One remembered while this clock ran ahead is ignored.
     """
 
-    def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing) -> None:
+    def __init__(self, records: Records, timing: Timing) -> None:
         self._grace_ms = timing.epoch_grace_ms
         self._epoch_ms = timing.epoch_ms
         stored = ((key, sized(SEEN, value, _EPOCH_BYTES)) for table, key, value in records if table == SEEN)

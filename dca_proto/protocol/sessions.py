@@ -36,7 +36,7 @@ from dca_proto.protocol.pairing import (
 )
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.pool import Pool
-from dca_proto.protocol.records import decoded, unreadable
+from dca_proto.protocol.records import Records, decoded, unreadable
 from dca_proto.protocol.wire.codec import encode, verify_signed
 from dca_proto.protocol.wire.messages import Hello, Signed
 from dca_proto.wording import moment
@@ -88,7 +88,7 @@ class SessionTable:
 
     def __init__(
         self,
-        records: Iterable[tuple[str, bytes, bytes]],
+        records: Records,
         federation: Federation,
         own: bytes,
         keys: Keyring,

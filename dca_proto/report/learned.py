@@ -15,7 +15,7 @@ from dca_proto.report.blocks import Block, Line, Note, PageTable, Section, setti
 from dca_proto.report.charts import Axis, Chart, Curve, Panel, bars, lines, panels, whole
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.results.round import Node, Reports
-from dca_proto.wording import counted, digits, with_minus
+from dca_proto.wording import JsonObject, counted, digits, with_minus
 from inference.contraction import percent
 from inference.jobs.estimates import (
     INTERCEPT,
@@ -50,7 +50,7 @@ class _Written(_Rows, total=False):
     not_covered_by_epsilon: _Rows | None
 
 
-def read(found: dict[str, Any]) -> Summary:
+def read(found: JsonObject) -> Summary:
     """Return the summary in a run's file: undo `separated`, which wrote it. Raises `msgspec.ValidationError`.
 
     Results that epsilon does not cover are read from their own block only.

@@ -16,7 +16,7 @@ from dca_proto.errors import InputError
 from dca_proto.report.blocks import Page
 from dca_proto.report.formats import plain
 from dca_proto.runtime.files import decode_text, read_input
-from dca_proto.wording import in_words, nearest
+from dca_proto.wording import JsonObject, in_words, nearest
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 _EXPECTED = "expected the JSON file of a run"
@@ -34,7 +34,7 @@ class PageKind(NamedTuple):
     reads: str
     command: str
 
-    def page(self, found: dict[str, Any]) -> Page:
+    def page(self, found: JsonObject) -> Page:
         """Return the page. Raises `msgspec.ValidationError` if the command would not have written the file."""
         module = import_module(self.module)
         reads = getattr(module, self.reads)
@@ -117,7 +117,7 @@ def _decode(path: Path, content: bytes) -> Any:
         raise InputError(f"{path} is nested too deeply; {_EXPECTED}") from None
 
 
-def _kind_of(path: Path, found: dict[str, Any]) -> str:
+def _kind_of(path: Path, found: JsonObject) -> str:
     """Return the file's kind. Raises `InputError` if it has none or an unknown one."""
     known, kind = ", ".join(KINDS), found.get("kind")
     if kind is None:

@@ -29,7 +29,7 @@ from dca_proto.report.tables import columns_of, lines_of
 from dca_proto.results.lost import Lost
 from dca_proto.results.round import Round, Slow, liar_words, lost_words
 from dca_proto.results.run import SETTING, Run, grouped
-from dca_proto.wording import counted
+from dca_proto.wording import JsonObject, counted
 from inference.jobs.estimates import rows_of
 from inference.jobs.summary import Summary
 
@@ -199,7 +199,7 @@ def closing_lines(run: Run, summary: Summary) -> list[Line]:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def read(found: dict[str, Any]) -> tuple[Run, Summary]:
+def read(found: JsonObject) -> tuple[Run, Summary]:
     """Return a run and what was learned, from a file's object. Raises `msgspec.ValidationError`."""
     return msgspec.convert(found, Run), learned.read(found)
 

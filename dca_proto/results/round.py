@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from dca_proto.aggregate import LocalReports, NoisyAggregate
+from dca_proto.aggregate import LocalReports, NoisyAggregate, PublicParameters
 from dca_proto.errors import ImplausibleSum, RoundAborted
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.quorum import Quorum
@@ -206,7 +206,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         figure("sensitivity", "L2 sensitivity of the sum, in its units.", table="rounds", page_only=True),
     ] = None
     parameters: Annotated[
-        dict[str, Any], about("The statistic's public parameters, in a round that is no part of a job.")
+        PublicParameters, about("The statistic's public parameters, in a round that is no part of a job.")
     ] = {}
     estimates: Annotated[list[NoisyValue], about("In the units of the data, in a round that is no part of a job.")] = []
     value: Annotated[list[Real] | None, about("The noisy sum, in the statistic's units.")] = None

@@ -47,7 +47,7 @@ from dca_proto.runtime.request import RoundSettings
 from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert
 from dca_proto.runtime.sources import CsvSource, Source, read_source
 from dca_proto.statistics import registered
-from dca_proto.wording import nearest, parse_toml, toml_text
+from dca_proto.wording import JsonObject, nearest, parse_toml, toml_text
 
 _MIB_MAX = 1 << 24  # 16 TiB
 _RETENTION_DAYS_MIN, _RETENTION_DAYS_MAX = 1 / 24, 3660
@@ -182,7 +182,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     metrics: MetricsSettings | None = None
     source: Source | None = None
     round: RoundSettings | None = None
-    job: dict[str, Any] | None = None
+    job: JsonObject | None = None
 
 
 _EXPECTED = "expected an actor's configuration file"
@@ -231,7 +231,7 @@ def is_actor_file(path: Path) -> bool:
     return re.search(rf"^[ \t]*\[[ \t]*({'|'.join(ROLES)})[ \t]*\]", text, re.MULTILINE) is not None
 
 
-def _read_tables(path: Path) -> dict[str, Any]:
+def _read_tables(path: Path) -> JsonObject:
     try:
         return parse_toml(read_text(path, _EXPECTED))
     except UsageError:

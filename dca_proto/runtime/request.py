@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import check_mu
@@ -71,7 +72,7 @@ class RoundSettings(LiveTerms[ComputeNames], frozen=True, kw_only=True, forbid_u
     statistic: Annotated[str, Meta(description="Statistic: mean, sum, histogram, ...")]
     columns: tuple[str, ...]
     bounds: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
-    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    parameters: PublicParameters = msgspec.field(default_factory=dict)
     delta: Delta = 0.0
     clients: Annotated[Clients, Meta(description=_CLIENTS)] = 0
     computes: ComputeNames = ()
@@ -113,7 +114,7 @@ def _counting(request: OpenRound, settings: RoundSettings) -> OpenRound:
     return msgspec.structs.replace(request, parameters=counted)
 
 
-def with_free_count(statistic: str, parameters: dict[str, Any], fraction_bits: int) -> dict[str, Any]:
+def with_free_count(statistic: str, parameters: PublicParameters, fraction_bits: int) -> PublicParameters:
     """Return the parameters of a secure sum or a node release, with a free count of complete rows beside means.
 
     A ``count_weight`` that is given stays, also 0, which leaves the count out.

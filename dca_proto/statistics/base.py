@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.statistics.categories import COLUMN_NAME_CHARS_MAX
 from dca_proto.statistics.sensitivity import Sensitivity
@@ -87,7 +88,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return ()
 
     @classmethod
-    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
         """Return values of parameters without a default, at which `dca account` plans a round of these columns.
 
         `parameters` are those that the user chose. By default, values are those of the first example; a list with
@@ -285,7 +286,7 @@ def _check_keys(name: str, parameters: Mapping[str, object], kind: type[Statisti
         raise UsageError(f"statistic {name!r} needs the parameter {missing[0]!r}, which is missing")
 
 
-def planned(name: str, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+def planned(name: str, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
     """Return `Statistic.planned` of a statistic. Raises `UsageError` for an unknown one."""
     return _registered(name).planned(columns, parameters)
 

@@ -48,6 +48,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.gradient import curves_of
@@ -106,7 +107,7 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
         """Return categories of even chances, without effects."""
         classes, d = int(parameters.get("classes", 2)), len(columns) - 1
         thresholds = [float(k) for k in range(classes - 1)]

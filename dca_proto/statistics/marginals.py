@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.sensitivity import Sensitivity
@@ -74,7 +75,7 @@ class Marginals(Statistic, frozen=True, kw_only=True):
         )  # fmt: skip
 
     @classmethod
-    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
         """Return columns of two bins."""
         d = len(columns)
         return {"lower": [0.0] * d, "upper": [1.0] * d, "bins": [2] * d}

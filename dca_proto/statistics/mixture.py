@@ -52,6 +52,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.moments import widest_squared
@@ -110,7 +111,7 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         return cls(**two), cls(**two, within=example_ends(2))
 
     @classmethod
-    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
         """Return two components, or as many as a given list has, all at the centre: the noise is that of any others."""
         lists = [
             parameters[key] for key in ("log_weights", "means", "precisions") if isinstance(parameters.get(key), list)

@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
@@ -60,7 +61,7 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
     clip: float
 
     @classmethod
-    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
         """Return θ = 0, with a number for each feature and for an intercept, and a clip of 1; only that matters."""
         return {"theta": [0.0] * (len(columns) - 1 + bool(parameters.get("intercept"))), "clip": 1.0}
 

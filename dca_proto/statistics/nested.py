@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.counting import Counting
@@ -58,7 +59,7 @@ class NestedCounts(Counting, Statistic, frozen=True, kw_only=True):
         return cls(**two), cls(columns=("x",), lower=0.0, upper=1.0, levels=1), cls(**two, count_weight=1.0)
 
     @classmethod
-    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
         """Return the ends 0 and 1; others give the same noise."""
         return {"lower": 0.0, "upper": 1.0}
 

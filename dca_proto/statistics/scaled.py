@@ -36,11 +36,12 @@ import math
 import sys
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.crypto.fixedpoint import INTEGER_LIMIT, round_to_grid
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic
@@ -153,7 +154,7 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
         return {}
 
 
-def example_box(*bounds: float) -> dict[str, Any]:
+def example_box(*bounds: float) -> PublicParameters:
     """Return parameters for the examples of a statistic: one column per bound, around 0."""
     names = (*(f"x{place}" for place in range(1, len(bounds))), "y")
     return {"columns": names, "centre": (0.0,) * len(bounds), "scale": (1.0,) * len(bounds), "bound": bounds}

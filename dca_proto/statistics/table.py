@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.moments import FREE_BOUND, widest_squared
@@ -116,7 +117,7 @@ class Table(Statistic, frozen=True, kw_only=True):
         )  # fmt: skip
 
     @classmethod
-    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> PublicParameters:
         """Return columns of numbers within ±1."""
         d = len(columns)
         return {"lower": [-1.0] * d, "upper": [1.0] * d, "coded": [False] * d}

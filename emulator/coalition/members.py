@@ -7,9 +7,6 @@ Compute node that leaves clients out ignores their messages: it has no session o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +16,7 @@ from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.records import Records
 from dca_proto.testing import TestFederation, seeded
 from emulator.coalition.worlds import Worlds
 
@@ -101,7 +99,7 @@ class Party(TestFederation):
         self.spy = RecordingMechanism()
         self._world = world
 
-    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
+    def client(self, index: int, records: Records = ()) -> Client:
         """Return client `index`: the production actor, or its version in the coalition."""
         self.mechanism = self._mechanism_of(index)
         client = super().client(index, records)
@@ -109,13 +107,14 @@ class Party(TestFederation):
             client.__class__ = Withholding
         return client
 
-    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
+    def compute(self, index: int, records: Records = ()) -> ComputeNode:
         """Return Compute node `index`: the production actor, or one that ignores some clients."""
         if index >= self._world.setting.coalition.computes or not self._world.left_out:
             return super().compute(index, records)
         identity, random = self.compute_identities[index], seeded(f"{self.federation.name}/deaf{index}")
-        own: dict[str, Any] = {"random": random, "mechanism": self.mechanism, "records": records}
-        deaf = Deaf(identity, self.federation, floors=self.floors, **own)
+        deaf = Deaf(
+            identity, self.federation, floors=self.floors, random=random, mechanism=self.mechanism, records=records
+        )
         deaf.ignored = frozenset(self.clients[client] for client in self._world.left_out)
         return deaf
 

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.errors import UsageError
 from dca_proto.protocol.terms import check_ranges
 from dca_proto.protocol.wire.kinds import Kind, NodeRelease
@@ -139,7 +140,7 @@ class Setting(Claim, frozen=True, kw_only=True):
         return not self.has_all_computes and (not self.is_released or self.unknown_noises >= self.honest)
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> PublicParameters:
         """The statistic's public parameters."""
         box = box_of(self.columns, self.bound)
         return {**box, "target_square": True} if self.statistic == "regression" else box

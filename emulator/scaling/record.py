@@ -10,14 +10,14 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from dca_proto.errors import InputError
 from dca_proto.results.figure import Count, about
 from dca_proto.runtime.files import read_text, require_writable, write_json
-from dca_proto.wording import in_words, parse_json
+from dca_proto.wording import JsonObject, in_words, parse_json
 from emulator import provenance
 from emulator.scaling.cell import Cell, SweepOptions
 from emulator.scaling.costs import Growth, HeldOut
@@ -117,7 +117,7 @@ class SweepJournal:
                 write_json({"kind": _KIND, **self._identity(), "cells": stored}, str(self.path))
         return [self._cells[cell] for cell in cells]
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> JsonObject:
         plain = msgspec.to_builtins(self.sweep)
         return {name: plain[name] for name in ("options", "versions", "machine")}
 
@@ -134,7 +134,7 @@ class SweepJournal:
             raise InputError(f"--journal {path}: a cell is damaged ({error}); name a new file") from None
 
 
-def _object_in(path: Path, option: str) -> dict[str, Any]:
+def _object_in(path: Path, option: str) -> JsonObject:
     """Read the JSON object in a file. Raises `InputError` that names the option."""
     try:
         value = parse_json(read_text(path))

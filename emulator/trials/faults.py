@@ -20,6 +20,7 @@ from emulator.sim.process import KillPoint, Process, Where, usual_options
 from emulator.trials import neighbours, owners, tampering
 from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, REPORTED, FaultKind, Injection, Steps
 from emulator.trials.phases import entered
+from emulator.trials.scenario import Changes
 from emulator.wire import body_of, contributions_in
 
 ACTORS = ("client", "compute", "trainer")
@@ -303,16 +304,16 @@ def _epoch_turn(injection: Injection) -> Steps:
 
 _CLIENT, _BROKER, _MEMBER, _ALL = ("client",), ("broker",), ("client", "compute"), (*ACTORS, "broker")
 _SERVER = ("compute", "trainer")
-_SEEN: dict[str, Any] = {"waits": True, "early": True, "promise": "seen"}
+_SEEN: Changes = {"waits": True, "early": True, "promise": "seen"}
 _TRANSITION = {"heals": True, "phases": True, **_SEEN}
-_MS: dict[str, Any] = {"amount": "milliseconds"}
-_SHARE: dict[str, Any] = {"amount": "a probability"}
-_COUNT: dict[str, Any] = {"amount": "how many messages"}
-_EPOCHS: dict[str, Any] = {"amount": EPOCHS}
+_MS: Changes = {"amount": "milliseconds"}
+_SHARE: Changes = {"amount": "a probability"}
+_COUNT: Changes = {"amount": "how many messages"}
+_EPOCHS: Changes = {"amount": EPOCHS}
 _TAMPERED = {**_SHARE, "amounts": (0, 1)}
 _INJECTED_COUNT = {**_COUNT, "amounts": (0, 1_000), "heals": True}
 _INJECTED = {**_INJECTED_COUNT, "promise": "harmless"}
-_BEYOND: dict[str, Any] = {"promise": "beyond"}
+_BEYOND: Changes = {"promise": "beyond"}
 # fmt: off
 FAULTS: dict[str, FaultKind] = {
     "vanish-before-sending": FaultKind("vanishes when the announcement arrives", _CLIENT, _vanishes_at(

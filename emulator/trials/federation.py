@@ -17,13 +17,14 @@ from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.federation import Federation, sign_federation
 from dca_proto.protocol.params import Limits, Room
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.statistics import resolve
-from dca_proto.testing import NoNoise, TestFederation, seeded
+from dca_proto.testing import ActorOptions, NoNoise, TestFederation, seeded
 from emulator.sim.streams import Streams
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import Scenario
@@ -36,7 +37,6 @@ LITTLE_ROOM = Limits(
     client_kept=Room("rounds with a receipt", 8),
 )
 """Limits that a few rounds of one trainer reach: it has a quarter of each."""
-Stored = Iterable[tuple[str, bytes, bytes]]
 
 
 class ObservedFederation(TestFederation):
@@ -50,7 +50,7 @@ class ObservedFederation(TestFederation):
         self.drawn: defaultdict[str, list[bytes]] = defaultdict(list)
         super().__init__(*positional, **more)
 
-    def _common(self, records: Stored, actor: str) -> dict[str, Any]:
+    def _common(self, records: Records, actor: str) -> ActorOptions:
         """Common arguments of actors; what their random streams give is noted in `drawn`."""
         common = super()._common(records, actor)
         random, drawn = common["random"], self.drawn[actor]
@@ -139,26 +139,27 @@ class TrialFederation(ObservedFederation):
         self.ends_ms.clear()
         return ending
 
-    def _common(self, records: Stored, name: str) -> dict[str, Any]:
+    def _common(self, records: Records, name: str) -> ActorOptions:
         """Return what all actors get; little room for rounds if the trainer opens many."""
         opens_many = any(adversary.kind == "many-rounds" for adversary in self._adversaries.values())
-        return super()._common(records, name) | ({"limits": LITTLE_ROOM} if opens_many else {})
+        common = super()._common(records, name)
+        return {**common, "limits": LITTLE_ROOM} if opens_many else common
 
-    def client(self, index: int, records: Stored = ()) -> Client:
+    def client(self, index: int, records: Records = ()) -> Client:
         """Return client `index`, hostile if the scenario says so."""
         certificate = self.certificate(index, self.ends_ms.get(self.clients[index], FOREVER_MS))
         common = self._common(records, f"client{index}")
         actor_class = self._class_of("client", f"client {index}", Client)
         return self._client(actor_class, self.client_identities[index], certificate, index, common)
 
-    def stranger(self, index: int, amount: int, records: Stored = ()) -> Client:
+    def stranger(self, index: int, amount: int, records: Records = ()) -> Client:
         """Return a client that was never enrolled; its certificate has a made-up signature."""
         identity, common = self.strangers[index], self._common(records, f"stranger{index}")
         certificate = Certificate(identity.public_key, FOREVER_MS, bytes(64), b"")
         return self._client(HOSTILE["stranger"].configured(amount), identity, certificate, 0, common)
 
     def _client(
-        self, make: type[Client], identity: Identity, certificate: Certificate, index: int, common: Any
+        self, make: type[Client], identity: Identity, certificate: Certificate, index: int, common: ActorOptions
     ) -> Client:
         """Return a client of class `make` with the rows of client `index`."""
         rows, policy, file = (
@@ -204,7 +205,7 @@ class TrialFederation(ObservedFederation):
         """Sign a newer file that also revokes these ids."""
         return self.sign_file(self.revoked.union(revoked), self.newest.number + 1)
 
-    def compute(self, index: int, records: Stored = ()) -> ComputeNode:
+    def compute(self, index: int, records: Records = ()) -> ComputeNode:
         """Return Compute node `index`, hostile if the scenario says so."""
         floors, common = self.floors_of(self.computes[index]), self._common(records, f"compute{index}")
         actor_class = self._class_of("compute", f"compute {index}", ComputeNode)
@@ -215,7 +216,7 @@ class TrialFederation(ObservedFederation):
         """Return the floors of a Compute node for its next start."""
         return self.floors_by.get(compute, self.floors)
 
-    def trainer(self, records: Stored = ()) -> Trainer:
+    def trainer(self, records: Records = ()) -> Trainer:
         """Return the trainer with its account, hostile if the scenario says so."""
         common, actor_class = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
         identity, roll_call = self.trainer_identity, self.scenario.rounds.roll_call

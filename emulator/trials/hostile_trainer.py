@@ -24,6 +24,7 @@ from dca_proto.protocol.trainer.round import TrainerRound
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.kinds import SecureSum
+from emulator.trials.scenario import Changes
 from emulator.wire import body_of, ids_in
 
 MEDDLE, MEDDLES_MAX = "meddle", 3
@@ -222,7 +223,7 @@ def choose_nodes(trainer: HostileTrainer, honest: Honest, body: m.Body) -> m.Sig
 def sign_worse(trainer: HostileTrainer, honest: Honest, body: m.Body) -> m.Signed:
     """Announce too large an ε, δ or μ, too few contributions or too many colluders."""
     if isinstance(body, m.Announcement):
-        worse: list[dict[str, Any]] = [
+        worse: list[Changes] = [
             {"epsilon": 40.0, "mu": accounting.mu_of(40.0, body.delta or 1e-6)},
             {"delta": 0.2, "mu": accounting.mu_of(body.epsilon, 0.2)},
             {"mu": 2 * body.mu},

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE, SECURE_SUM
 from emulator.trials.fault import PHASES
-from emulator.trials.scenario import EPOCH_MS_MIN, Adversary, Fault, Population, Rounds
+from emulator.trials.scenario import EPOCH_MS_MIN, Adversary, Changes, Fault, Population, Rounds
 
 _LEAP_MS = 2.5 * EPOCH_MS_MIN
-Changes = dict[str, Any]
 
 
 def together(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:

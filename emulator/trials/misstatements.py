@@ -18,10 +18,11 @@ from dca_proto.protocol.effects import Address, Channel, Effect, Send
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.kinds import SecureSum
+from emulator.trials.scenario import Changes
 from emulator.wire import body_of
 
 Honest = Callable[..., Any]
-Changes = Callable[[Any], dict[str, Any]]
+Misstate = Callable[[Any], Changes]
 _PLACES_MAX, _FAR = 1 << 14, 1 << 20
 _SIGNS: dict[str, tuple[Any, ...]] = {
     "compute": (m.FrozenList, m.ListHeader, m.Answer, m.PartialSum, m.ChargeReused),
@@ -33,7 +34,7 @@ def _is_of_round(kind: Any) -> bool:
     return "round_id" in kind.__struct_fields__
 
 
-WRONG: dict[Any, tuple[Changes, ...]] = {
+WRONG: dict[Any, tuple[Misstate, ...]] = {
     m.FrozenList: (
         lambda body: {"receiver": bytes(ID_BYTES)},
         lambda body: {"entries": body.entries[ENTRY_BYTES:], "tags": body.tags[8:]},
@@ -207,7 +208,7 @@ def _wrong(trainer: Any, body: m.Announcement, send: Send, draw: int) -> list[Ef
     """Return one wrong announcement for the receiver of `send`."""
     timing, is_node = trainer._timing, send.to.channel is Channel.COMPUTE
     unknown = msgspec.structs.replace(body.kind, mechanism="unknown")
-    choices: list[dict[str, Any]] = [
+    choices: list[Changes] = [
         {"invited": bytes(16)},
         {"reply_key": bytes(KEY_BYTES)},
         {"commit_by_ms": body.close_by_ms},

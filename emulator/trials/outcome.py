@@ -14,6 +14,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.results.figure import Amount, about
 from dca_proto.results.round import Traffic
+from dca_proto.wording import JsonObject
 from emulator.shape import Shape
 from emulator.sim.trace import TraceEntry
 from emulator.trials.checkers.base import Checker
@@ -96,7 +97,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     faults: Annotated[tuple[FaultOutcome, ...], about("As planned, and whether they happened.")] = ()
     drops: Annotated[tuple[Drop, ...], about("The clients that were invited but are not in a result.")] = ()
     spoils: Annotated[tuple[str, ...], about("What the scenario's adversaries may spoil.")] = ()
-    options: Annotated[dict[str, Any], about("The scenario as plain data.")] = {}
+    options: Annotated[JsonObject, about("The scenario as plain data.")] = {}
     traffic: Annotated[dict[str, Traffic], about("Sent by each role.")] = {}
     last_facts: Annotated[tuple[str, ...], about("The end of the trace, as text.")] = ()
     wall_s: Annotated[Amount | None, about("Its duration in real time.", unit="s")] = None
@@ -104,7 +105,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     transitions: Annotated[tuple[str, ...], about("Entries of the actors' tables that were taken.")] = ()
     refusals: Annotated[tuple[str, ...], about("Places where an actor refused something.")] = ()
     replay: Annotated[str | None, about("The command that repeats the trial.")] = None
-    shrunk: Annotated[dict[str, Any] | None, about("A smaller scenario in which the same invariant breaks.")] = None
+    shrunk: Annotated[JsonObject | None, about("A smaller scenario in which the same invariant breaks.")] = None
     shape: Annotated[Shape, about("Counts of all noise, which a sweep adds up; not in JSON.")] = msgspec.field(
         default_factory=Shape
     )
@@ -120,9 +121,9 @@ class Outcome(msgspec.Struct, kw_only=True):
         """Return the facts before that invariant broke; for `LIVENESS`, the last facts of the trial."""
         return next((invariant.facts for invariant in self.invariants if invariant.number == number), self.last_facts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain data."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain: JsonObject = msgspec.to_builtins(self)
         del plain["shape"]
         return {name: value for name, value in plain.items() if name != "shrunk" or value is not None}
 

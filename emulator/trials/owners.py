@@ -7,7 +7,6 @@ as a message. The members pass it on by themselves. When all faults are mended, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -22,6 +21,7 @@ from emulator.sim.process import Process
 from emulator.trials.fault import END, HANDLED, Injection, Steps
 from emulator.trials.federation import TrialFederation
 from emulator.trials.phases import entered
+from emulator.trials.scenario import Changes
 
 _WAIT_MS = 1_000
 _FILES = 3
@@ -160,11 +160,11 @@ def withhold_files(injection: Injection) -> Steps:
 # --- limits of single actors ------------------------------------------------------------------------------------------
 
 
-def _stricter(injection: Injection) -> dict[str, dict[str, Any]]:
+def _stricter(injection: Injection) -> dict[str, Changes]:
     """Return changes of a client's policy, each of which forbids the scenario's rounds, by name."""
     actors, scenario = injection.world.actors, injection.world.scenario
     rounds, columns = scenario.rounds, actors.statistic.columns
-    changes: dict[str, dict[str, Any]] = {
+    changes: dict[str, Changes] = {
         "trainers": {"trainers": (bytes(16).hex(),)},
         "statistics": {"statistics": ("weights",)},
         "epsilon": {"epsilon_per_round_max": rounds.epsilon / 2},

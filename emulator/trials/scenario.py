@@ -12,15 +12,19 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.terms import VerifiableTerms
 from dca_proto.protocol.wire.kinds import SECURE_SUM
+from dca_proto.wording import JsonObject
 from emulator.sim.broker import BrokerLimits
 from emulator.sim.link import LinkOptions
 from emulator.sim.simulator import START_MS
 
+Changes = dict[str, Any]
+"""New values of some fields of a record, by name, as `msgspec.structs.replace` takes them."""
 CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
 """The LDP mechanisms whose reports name categories: the bins of a histogram, two or more."""
 CLIENTS_MAX, ROWS_MAX = 10_000, 10_000
@@ -32,18 +36,18 @@ SILENT_MS = 40_000
 """After this time a trainer calls a node silent, in a trial whose network may take longer than the usual time."""
 
 
-def _columns(dimension: int) -> dict[str, Any]:
+def _columns(dimension: int) -> PublicParameters:
     """Parameters of columns bounded by [-1, 1]."""
     names, ones = [f"x{index}" for index in range(dimension)], [1.0] * dimension
     return {"columns": names, "centre": [0.0] * dimension, "scale": ones, "bound": ones}
 
 
-def _bins(dimension: int) -> dict[str, Any]:
+def _bins(dimension: int) -> PublicParameters:
     """Parameters of that number of equal bins between -1 and 1."""
     return {"columns": ["x0"], "edges": [-1 + 2 * index / dimension for index in range(dimension + 1)]}
 
 
-STATISTICS: dict[str, Callable[[int], dict[str, Any]]] = {
+STATISTICS: dict[str, Callable[[int], PublicParameters]] = {
     "sum": _columns, "mean": _columns, "second-moments": _columns, "histogram": _bins,
 }  # fmt: skip
 """The statistics that rounds may request, each with a function from dimension to public parameters."""
@@ -78,7 +82,7 @@ class Population(_Part, frozen=True, kw_only=True):
     radius: Annotated[float, Meta(ge=0, le=100)] = 0.0
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> PublicParameters:
         """The statistic's public parameters."""
         found = STATISTICS[self.statistic](self.dimension)
         return found | {"radius": self.radius} if self.radius else found
@@ -281,7 +285,7 @@ class Scenario(_Part, frozen=True, kw_only=True):
         return self.heal_ms or self.rounds.end_ms
 
 
-def to_plain(scenario: Scenario) -> dict[str, Any]:
+def to_plain(scenario: Scenario) -> JsonObject:
     """Return the scenario as dicts, lists and scalars; the inverse of `from_plain`."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(scenario))
+    plain: JsonObject = msgspec.json.decode(msgspec.json.encode(scenario))
     return plain

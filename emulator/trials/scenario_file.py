@@ -20,7 +20,7 @@ from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.protocol.terms import check_sum
 from dca_proto.protocol.wire.kinds import KINDS, LDP_REPORT, NODE_RELEASE
 from dca_proto.runtime.files import read_text
-from dca_proto.wording import in_words, nearest, parse_toml, toml_text
+from dca_proto.wording import JsonObject, in_words, nearest, parse_toml, toml_text
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import (
@@ -50,7 +50,7 @@ def load_scenario(path: Path) -> Scenario:
     return from_plain(table, str(path))
 
 
-def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
+def from_plain(plain: JsonObject, source: str = "scenario") -> Scenario:
     """Return the scenario in plain data, checked. Raises `UsageError`, naming `source`."""
     _check_table(plain, inspect.type_info(Scenario), source)
     try:
@@ -65,7 +65,7 @@ def to_toml(scenario: Scenario, *, short: bool = False) -> str:
     """Return the scenario as TOML. `short` omits default values, which reading restores."""
     defaults = Scenario(faults=(Fault(kind="", actor=""),), adversaries=(Adversary(kind="", actor=""),))
     plain, usual = to_plain(scenario), to_plain(defaults) if short else {}
-    tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("", plain, usual)]
+    tables: list[tuple[str, JsonObject, JsonObject]] = [("", plain, usual)]
     for key, value in plain.items():
         if isinstance(value, dict):
             tables.append((f"[{key}]", value, usual.get(key, {})))

@@ -17,7 +17,7 @@ import msgspec
 from dca_proto.errors import UsageError
 from emulator.sim.link import IDEAL
 from emulator.trials.faults import FAULTS
-from emulator.trials.scenario import Adversary, Fault, Population, Rounds, Scenario, to_plain
+from emulator.trials.scenario import Adversary, Changes, Fault, Population, Rounds, Scenario, to_plain
 from emulator.trials.scenario_file import from_plain
 from emulator.trials.trial import COMPARED, examine
 
@@ -120,7 +120,7 @@ def _remove_groups(
         size //= 2
 
 
-def _simpler(best: Callable[[], Scenario]) -> Iterator[dict[str, Any]]:
+def _simpler(best: Callable[[], Scenario]) -> Iterator[Changes]:
     """Yield changes that simplify the scenario, each applied to the best one so far: `SIMPLEST` is the aim."""
     for part in _PARTS:  # a whole part at once, then field by field
         yield {part: getattr(SIMPLEST, part)} if part not in _SIZED else {}
@@ -139,8 +139,8 @@ def _nearer(
     aim: Any,
     best: Callable[[], Scenario],
     now: Callable[[Scenario], Any],
-    change: Callable[[Scenario, Any], dict[str, Any]],
-) -> Iterator[dict[str, Any]]:
+    change: Callable[[Scenario, Any], Changes],
+) -> Iterator[Changes]:
     """Yield changes of one field to values nearer to the aim than that of the best scenario so far."""
     for value in _towards(aim, now(best())):
         current = now(best())
@@ -152,7 +152,7 @@ def _value(part: str, name: str, scenario: Scenario) -> Any:
     return getattr(getattr(scenario, part) if part else scenario, name)
 
 
-def _with_value(part: str, name: str, scenario: Scenario, value: Any) -> dict[str, Any]:
+def _with_value(part: str, name: str, scenario: Scenario, value: Any) -> Changes:
     return _with(scenario, part, **{name: value})
 
 
@@ -160,7 +160,7 @@ def _item_value(items: str, place: int, name: str, scenario: Scenario) -> Any:
     return getattr(getattr(scenario, items)[place], name)
 
 
-def _with_item_value(items: str, place: int, name: str, scenario: Scenario, value: Any) -> dict[str, Any]:
+def _with_item_value(items: str, place: int, name: str, scenario: Scenario, value: Any) -> Changes:
     every = list(getattr(scenario, items))
     every[place] = msgspec.structs.replace(every[place], **{name: value})
     return {items: tuple(every)}
@@ -179,7 +179,7 @@ def _towards(aim: Any, value: Any) -> list[Any]:
     return list(dict.fromkeys(one for one in (aim, *near) if one != value))
 
 
-def _aims_of(item: Fault | Adversary) -> dict[str, Any]:
+def _aims_of(item: Fault | Adversary) -> Changes:
     """Return the simplest value of each field of a fault or an adversary, except its kind and its actor."""
     least = FAULTS[item.kind].amounts[0] if isinstance(item, Fault) else 0
     usual = msgspec.structs.asdict(type(item)(kind=item.kind, actor=item.actor))
@@ -187,11 +187,11 @@ def _aims_of(item: Fault | Adversary) -> dict[str, Any]:
     return {**usual, "amount": type(usual["amount"])(least)}
 
 
-def _with(scenario: Scenario, part: str, **values: Any) -> dict[str, Any]:
+def _with(scenario: Scenario, part: str, **values: Any) -> Changes:
     """Return the change of fields of one part, without the faults and adversaries whose actors it removes."""
     if not part:
         return values
-    changed: dict[str, Any] = {part: msgspec.structs.replace(getattr(scenario, part), **values)}
+    changed: Changes = {part: msgspec.structs.replace(getattr(scenario, part), **values)}
     if part == "population":
         counts = {"client": changed[part].clients, "compute": changed[part].computes}
         changed["faults"] = tuple(fault for fault in scenario.faults if _is_there(fault, counts))

@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from nacl import bindings
@@ -19,6 +19,7 @@ from nacl import bindings
 from dca_proto import engine as engines
 from dca_proto.engine import LOCAL, Done
 from dca_proto.results.figure import Amount, Count, about
+from dca_proto.wording import JsonObject
 from emulator.shape import ALARM, ALARM_POOLED, Shape
 from emulator.trials import refusals
 from emulator.trials.checkers.noise import NoiseChecker
@@ -46,10 +47,10 @@ class Failure(msgspec.Struct, kw_only=True):
     detail: Annotated[str | None, about("What broke, in the smaller scenario if there is one.")] = None
     replay: Annotated[str | None, about("The command that repeats it.")] = None
     name: Annotated[str, about("Of the invariant.")] = ""
-    options: Annotated[dict[str, Any] | None, about("The scenario as plain data.")] = None
+    options: Annotated[JsonObject | None, about("The scenario as plain data.")] = None
     facts: Annotated[tuple[str, ...], about("The facts of that round before it broke.")] = ()
     shrunk: Annotated[
-        dict[str, Any] | None,
+        JsonObject | None,
         about("A smaller scenario in which the same invariant breaks, as plain data; null if not shrunk."),
     ] = None
 

@@ -106,7 +106,7 @@ class Client(Asking):
         mechanism: Mechanism | None = None,
         limits: Limits | None = None,
         timing: Timing | None = None,
-        records: Iterable[tuple[str, bytes, bytes]] = (),
+        records: Records = (),
     ) -> None:
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)

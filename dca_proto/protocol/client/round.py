@@ -8,8 +8,6 @@ Node releases and LDP reports follow the same table, with the trainer as the hol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from dca_proto.crypto.masks import holder_index
@@ -19,7 +17,7 @@ from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Send, Write
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Refusal
-from dca_proto.protocol.records import loaded
+from dca_proto.protocol.records import Records, loaded
 from dca_proto.protocol.room import Amounts, Rooms, Used
 from dca_proto.protocol.wire.messages import Announcement
 
@@ -172,7 +170,7 @@ class DeclinedRound(msgspec.Struct, frozen=True):
 class DeclinedRounds:
     """The newest rounds that a client declined, kept for its owner and restored from its store (DESIGN §4.3)."""
 
-    def __init__(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> None:
+    def __init__(self, records: Records = ()) -> None:
         stored = loaded(records, DECLINES, DeclinedRound)
         self._rounds = dict(sorted(stored.items(), key=lambda item: item[1].number))
 

@@ -7,7 +7,6 @@ announcement's numbers alone: it enforces its own floors, and checks each client
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from dca_proto.crypto.masks import ContributionKeys
@@ -102,7 +101,7 @@ class ComputeNode(Queried):
         mechanism: Mechanism | None = None,
         limits: Limits | None = None,
         timing: Timing | None = None,
-        records: Iterable[tuple[str, bytes, bytes]] = (),
+        records: Records = (),
         pool: Pool | None = None,
     ) -> None:
         records = tuple(records)

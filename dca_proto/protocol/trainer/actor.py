@@ -26,7 +26,7 @@ from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import BudgetError, BudgetLimit
-from dca_proto.protocol.records import loaded
+from dca_proto.protocol.records import Records, loaded
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,
@@ -98,7 +98,7 @@ class Trainer(Watching):
         roll_call: bool = False,
         limits: Limits | None = None,
         timing: Timing | None = None,
-        records: Iterable[tuple[str, bytes, bytes]] = (),
+        records: Records = (),
     ) -> None:
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)

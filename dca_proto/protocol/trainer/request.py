@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.errors import PeerError, UsageError
@@ -56,7 +56,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
     kind: Kind
     computes: tuple[bytes, ...] = ()
     statistic: str
-    parameters: dict[str, Any]
+    parameters: PublicParameters
     epsilon: float
     delta: float
     mu: float = 0.0

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ from dca_proto.runtime.sources.base import Feed, Listed, Source, check_columns, 
 from dca_proto.runtime.table import Table
 from dca_proto.runtime.transport import TOPIC_CHARS_MAX, Connected, Disconnected, Gone, Inbox, InboxLimits
 from dca_proto.statistics.categories import check_categories, encode_category, numeric_columns
-from dca_proto.wording import duration, listed, printable
+from dca_proto.wording import JsonObject, duration, listed, printable
 
 _PARTS = 60  # of a window: a mean covers it to a sixtieth
 _VALUES_MAX = 20_000  # topics times columns: 20 MB
@@ -310,7 +310,7 @@ class _Sensor:
         return bool((self._at_s <= now_s - self._window_s).all())
 
 
-def _found(content: dict[str, Any], column: str) -> object:
+def _found(content: JsonObject, column: str) -> object:
     """Return what an object has under a name, or under a path of names; None if nothing."""
     if column in content:
         return content[column]

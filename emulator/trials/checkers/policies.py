@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
+from dca_proto.aggregate import PublicParameters
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.ledger import Charge
@@ -98,7 +98,7 @@ def _costs_at_most(body: Announcement, epsilon: float, delta: float) -> bool:
 
 def _within_bounds(body: Announcement, policy: Policy) -> bool:
     """Return True if the announced interval of each column is within the policy's."""
-    given: dict[str, Any] = dict(body.parameters)
+    given: PublicParameters = dict(body.parameters)
     if "edges" in given:
         ranges = {given["columns"][0]: (given["edges"][0], given["edges"][-1])}
     else:
