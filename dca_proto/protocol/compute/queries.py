@@ -13,12 +13,17 @@ from dca_proto.crypto.masks import ask_tag
 from dca_proto.crypto.sealing import same
 from dca_proto.errors import PeerError
 from dca_proto.protocol.actor import NEW
-from dca_proto.protocol.announcement import OpenedAnnouncement, check_time, open_announcement
+from dca_proto.protocol.announcement import (
+    OpenedAnnouncement,
+    announcement_hash,
+    check_time,
+    open_announcement,
+)
 from dca_proto.protocol.compute.commit import CANCELLED, Committing
 from dca_proto.protocol.compute.round import ComputeRound, StoredComputeRound
 from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import encode, verify_signed
+from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.kinds import SecureSum
 
 
@@ -66,25 +71,45 @@ class Queried(Committing):
         return [*messages, *(current.send(encode(frame), Channel.COMPUTE, peer) for frame in answers)]
 
     def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:
-        """Answer a client that asks for the aborts of a round (§4.8)."""
-        opened = open_announcement(wanted.announcement, self._federation, self._limits)
-        current = self._rounds.get(opened.body.round_id)
-        if current is not None and current.hash != opened.hash:
-            raise PeerError("known-round", found="another announcement", expected="the one that is known")
-        kind = self._kind_with_own_key(opened)
-        if current is None and now_ms < opened.body.commit_by_ms:
-            raise PeerError("phase", found="a request for aborts before the round's end", expected="one after it")
-        keys = tuple(self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms))
+        """Answer a client that asks for the aborts of a round (§4.8).
+
+        A record is enough: the newest file may lack another node of the round, or its trainer.
+        """
+        current, begun = self._recorded(wanted.announcement), None
+        if current is None:
+            opened = open_announcement(wanted.announcement, self._federation, self._limits)
+            begun = opened, self._kind_with_own_key(opened)
+            if now_ms < opened.body.commit_by_ms:
+                raise PeerError("phase", found="a request for aborts before the round's end", expected="one after it")
+            ah, epoch = opened.hash, opened.epochs[opened.computes.index(self.id)].epoch
+        else:
+            ah, epoch = current.hash, current.stored.epoch
+        if self._keys.key(epoch) is None:
+            raise PeerError("epoch", found="a round of an epoch key that is not kept here", expected="the current one")
+        keys = tuple(self._sessions.keys_of(sender, epoch, now_ms))
         if not keys:
             return self._want_hello(sender, now_ms)
-        if not any(same(ask_tag(key, opened.hash), wanted.tag) for key in keys):
+        if not any(same(ask_tag(key, ah), wanted.tag) for key in keys):
             raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
-        if current is not None:
-            return self._aborts_to(current, sender, now_ms)
-        self._room.require_record(self._limits, opened.body.trainer)
-        current = self._begin(opened, kind, encode(wanted.announcement))
-        aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
+        aborted: list[Effect] = []
+        if begun is not None:
+            self._room.require_record(self._limits, begun[0].body.trainer)
+            current = self._begin(*begun, encode(wanted.announcement))
+            aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
+        assert current is not None, "it is recorded now"
         return [*aborted, *self._aborts_to(current, sender, now_ms)]
+
+    def _recorded(self, frame: m.Signed) -> ComputeRound | None:
+        """Return the round of an announcement that this node has recorded. Raises `PeerError` if that is another one.
+
+        What it has recorded, it has verified then.
+        """
+        if len(frame.body) > self._limits.announcement_bytes_max:
+            return None
+        current = self._rounds.get(body_of(frame, m.Announcement).round_id)
+        if current is not None and current.hash != announcement_hash(encode(frame)):
+            raise PeerError("known-round", found="another announcement", expected="the one that is known")
+        return current
 
     def _on_cancel(self, sender: bytes, frame: m.Signed, body: m.Cancel, now_ms: int) -> list[Effect]:
         """Abort a round that its trainer ends; one that is unknown here, if this node holds the named key (§4.8)."""

@@ -6,12 +6,15 @@ import functools
 
 import pytest
 from changes import NEW_NODE, following, hand
-from round_helpers import begin, exact_actors, exact_sum, failures, the_sum
+from round_helpers import announced, begin, exact_actors, exact_sum, failures, refused, sent, the_sum
 
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Announced
 from dca_proto.protocol.federation import Federation, Member
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Abort, AbortWanted
 from dca_proto.testing import Network, TestFederation
 
 NEW = Member("compute-new", NEW_NODE.public_key)
@@ -67,3 +70,34 @@ def test_a_request_that_waits_as_p_rises_above_its_nodes_fails_at_no_charge() ->
     (failed,) = failures(network)
     assert "needs other Compute nodes; request the round again" in failed.reason
     assert (failed.round_id, network.actors[trainer].ledger.charges) == (request.round_id, ())
+
+
+def test_a_client_that_missed_an_abort_gets_its_charge_back_after_a_node_was_replaced() -> None:
+    """Before, the nodes could not verify the announcement by their newer file, and dropped its question."""
+    actors = exact_actors(4, 4, colluding=1)
+    network = actors.network()
+    network.deliver()
+    gone, missed = actors.computes[3], actors.clients[0]
+    network.crash(gone)
+    receivers = network._receivers
+    network._receivers = lambda to: [one for one in receivers(to) if to.channel is not Channel.ABORT or one != missed]
+    begin(actors, network)
+    network.advance(network.now_ms + 15_000)
+    assert failures(network)[0].repeatable
+    heard = next(one for one in sent(network, Abort) if one.sender == actors.computes[0])
+    network.handle(missed, Received(heard.sender, heard.payload))
+    (charge,) = network.actors[missed].ledger.charges
+    assert not charge.returned
+    new_node(actors, network, following(actors, computes=(*actors.federation.computes[:3], NEW), revoked=(gone,)))
+    network.advance(network.now_ms + 600_000)
+    (charge,) = network.actors[missed].ledger.charges
+    assert charge.returned
+
+
+def test_a_question_about_a_round_whose_epoch_key_is_deleted_is_dropped() -> None:
+    actors = exact_actors(4, 3)
+    network, _ = begin(actors)
+    opened = announced(network, actors)
+    network.advance(opened.body.commit_by_ms + actors.timing.epoch_ms + actors.timing.epoch_grace_ms)
+    ask = encode(AbortWanted(opened.frame, bytes(16)))
+    refused(network, actors.computes[0], actors.clients[0], ask, "epoch")
