@@ -81,8 +81,13 @@ def announcement_hash(payload: bytes) -> bytes:
     return digest(labels.ANNOUNCEMENT, payload)
 
 
-def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> OpenedAnnouncement:
-    """Check an announcement's signatures with the federation file's keys, and its reply key. Raises `PeerError`."""
+def open_announcement(
+    frame: Signed, federation: Federation, limits: Limits, *, is_stored: bool = False
+) -> OpenedAnnouncement:
+    """Check an announcement's signatures with the federation file's keys, and its reply key. Raises `PeerError`.
+
+    One that `is_stored` was verified before. So it may name Compute nodes that the file does not name any more.
+    """
     if len(frame.body) > limits.announcement_bytes_max:
         raise PeerError("size", found=f"{len(frame.body)} bytes", expected=f"<= {limits.announcement_bytes_max}")
     payload = encode(frame)
@@ -98,7 +103,8 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
     if body.epochs and not body.kind.is_summed:
         raise PeerError("computes", found=f"{len(body.epochs)} Compute nodes", expected="none in a round of its kind")
-    epochs, computes = open_epoch_keys(body.epochs, federation)
+    epochs, computes = open_epoch_keys(body.epochs, federation, is_stored=is_stored)
+    is_present = len(federation.computes_among(computes)) == len(computes)
     holders = tuple(Address(Channel.COMPUTE, compute) for compute in computes)
     opened = OpenedAnnouncement(
         frame,
@@ -110,15 +116,23 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
         min((key.expires_ms for key in epochs), default=None),
         holders or (Address(Channel.TRAINER, body.trainer),),
     )
-    return _verified.setdefault((payload, federation.hash), opened)
+    return _verified.setdefault((payload, federation.hash), opened) if is_present else opened
 
 
 @lru_cache(maxsize=EPOCH_KEYS_KNOWN_MAX)  # an epoch's rounds repeat the same keys; failures are not cached
 def open_epoch_keys(
-    frames: tuple[Signed, ...], federation: Federation
+    frames: tuple[Signed, ...], federation: Federation, *, is_stored: bool = False
 ) -> tuple[tuple[EpochKey, ...], tuple[bytes, ...]]:
-    """Check signed epoch keys of distinct Compute nodes, expired or not; return keys and ids. Raises `PeerError`."""
-    epochs = tuple(open_epoch_key(frame, federation) for frame in frames)
+    """Check signed epoch keys of distinct Compute nodes, expired or not; return keys and ids. Raises `PeerError`.
+
+    `is_stored`: of an announcement that was verified before; nodes may have left since.
+    """
+    read = [body_of(frame, EpochKey) for frame in frames]
+    known = federation.computes_among(key.compute for key in read)
+    epochs = tuple(
+        key if is_stored and key.compute not in known else open_epoch_key(frame, federation)
+        for key, frame in zip(read, frames, strict=True)
+    )
     computes = tuple(epoch.compute for epoch in epochs)
     if len(set(computes)) != len(computes):
         raise PeerError("computes", found="a Compute node twice", expected="distinct Compute nodes")

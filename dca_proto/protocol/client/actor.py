@@ -134,7 +134,7 @@ class Client(Asking):
         self._rounds = {}
         self._pending_charges: dict[bytes, int] = {}  # charge numbers of contributions without a receipt, by round
         self._room = ClientRoom()
-        self._foreign: list[bytes] = []  # stored rounds that the present federation file does not accept
+        self._foreign: list[bytes] = []  # stored rounds of trainers that the file does not name
         self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
         rounds = loaded(records, ROUNDS, StoredClientRound).items()
@@ -143,7 +143,7 @@ class Client(Asking):
             if round_id in announcements:
                 frame = signed(ANNOUNCEMENTS, announcements[round_id])
                 try:
-                    opened = open_announcement(frame, self._federation, self._limits)
+                    opened = open_announcement(frame, self._federation, self._limits, is_stored=True)
                 except PeerError:
                     self._foreign.append(round_id)
                     continue

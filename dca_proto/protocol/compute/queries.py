@@ -113,20 +113,21 @@ class Queried(Committing):
 
     def _on_cancel(self, sender: bytes, frame: m.Signed, body: m.Cancel, now_ms: int) -> list[Effect]:
         """Abort a round that its trainer ends; one that is unknown here, if this node holds the named key (§4.8)."""
-        opened = open_announcement(body.announcement, self._federation, self._limits)
-        named = opened.body
-        if (sender, body.round_id, body.announcement_hash) != (named.trainer, named.round_id, opened.hash):
+        current = self._recorded(body.announcement)
+        opened = open_announcement(body.announcement, self._federation, self._limits) if current is None else None
+        about = (opened.body.trainer, opened.body.round_id, opened.hash) if opened is not None else ()
+        if current is not None:
+            about = (current.stored.trainer, current.id, current.hash)
+        if (sender, body.round_id, body.announcement_hash) != about:
             raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its announcement")
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
-        current = self._rounds.get(named.round_id)
-        if current is not None and current.hash != opened.hash:
-            raise PeerError("known-round", found="another announcement", expected="the one that is known")
-        if current is None:
+        if opened is not None:
             kind = self._kind_with_own_key(opened)
             self._check_not_ahead(opened, now_ms)
-            self._room.require_record(self._limits, named.trainer)
+            self._room.require_record(self._limits, sender)
             current = self._begin(opened, kind, None)
-        elif not current.is_open:
+        assert current is not None, "it is recorded now"
+        if not current.is_open:
             current.step("query")
             return self._messages_for_trainer(current) if self._pace.is_due(current.id + sender, now_ms) else []
         return self._abort(current, CANCELLED, "the trainer ended the round")

@@ -26,7 +26,7 @@ from dca_proto.protocol.records import Records, loaded
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.verified import failed_in
-from dca_proto.protocol.wire.codec import encode, open_signed
+from dca_proto.protocol.wire.codec import body_of, encode
 from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import InvitedRound, PartialSum, Progress, Signed
 from dca_proto.wording import duration
@@ -294,7 +294,7 @@ def restored_rounds(
 ) -> tuple[dict[bytes, TrainerRound], set[bytes]]:
     """Return the rounds of a store by id, and the ids of rounds that cannot be read now.
 
-    These are of a replaced federation file, or of a statistic that is unknown here. Their records stay, in case it is
+    These are of another trainer key, or of a statistic that is unknown here. Their records stay, in case it is
     known again later. Raises `UsageError` if a record is damaged.
     """
     releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
@@ -304,11 +304,10 @@ def restored_rounds(
     unreadable: set[bytes] = set()
     for round_id, stored in loaded(records, ROUNDS, StoredTrainerRound).items():
         try:
-            current = TrainerRound(stored, open_announcement(stored.announcement, federation, limits))
+            current = TrainerRound(stored, open_announcement(stored.announcement, federation, limits, is_stored=True))
             current.opened.validated(mechanism, limits)
-            for compute, frame in stored.partials:
-                public = federation.compute(compute).key
-                current.partials[compute] = open_signed(frame, public, federation.id, PartialSum)
+            for compute, frame in stored.partials:  # they were verified as they came; their nodes may have left since
+                current.partials[compute] = body_of(frame, PartialSum)
         except (PeerError, UsageError):
             unreadable.add(round_id)
         else:
