@@ -4,8 +4,9 @@
 
 It accepts every connection of this machine, without TLS or passwords: it is for trials. It speaks MQTT 3.1.1. It exits
 at the end of its standard input, so it never outlives the process that started it. It keeps nothing on disk; while it
-runs, it keeps the last messages of each topic filter for who is away. The protocol's receipts and resends make up for
-what is lost.
+runs, it keeps the last messages of each topic filter for who is away. A new subscriber to a filter gets at most 100 of
+its retained messages, and none when it connects again. The protocol's receipts, resends and questions make up for what
+is lost.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from patience import PATIENCE_S
 from ports import free_port
+from scripted_broker import transport
 
 from dca_proto.errors import UsageError
 from dca_proto.runtime import broker as launcher
@@ -55,6 +56,26 @@ def test_an_address_of_ipv6_stands_in_brackets(kind: str, tmp_path: Path, reques
     assert url.startswith("mqtt://[::1]:")
     settings = BrokerSettings(url=url)
     assert (settings.host, settings.port) == ("::1", int(url.rpartition(":")[2]))
+
+
+def test_the_embedded_broker_gives_a_newcomer_a_hundred_retained_messages(embedded_broker: Broker) -> None:
+    """As the page on brokers states. The rest is lost for it, so actors ask for what they lack."""
+    root, sent, stated = f"retained-{os.getpid()}/f/hello/all", range(150), 100
+
+    async def scenario() -> set[bytes]:
+        sender, newcomer = (transport(embedded_broker.url, f"retained-{name}", f"{root}/+") for name in "ab")
+        await sender.open()
+        await asyncio.gather(*(sender.publish(f"{root}/{one}", b"%d" % one, True) for one in sent))
+        await newcomer.open()
+        await newcomer.publish(f"{root}/last", b"last")  # behind those that are retained
+        received = set()
+        while b"last" not in received:
+            received.add((await newcomer.inbox.take()).payload)
+        await sender.close()
+        await newcomer.close()
+        return received - {b"last"}
+
+    assert len(asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))) == stated
 
 
 def test_auto_takes_the_embedded_broker_where_mosquitto_is_missing(
