@@ -13,7 +13,7 @@ from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.terms import Clients, ComputeCount, Delta, Epsilon, Tolerate, VerifiableTerms
+from dca_proto.protocol.terms import Clients, CountedTerms, Delta, Epsilon, Tolerate
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import Kind
@@ -23,12 +23,11 @@ VICTIM = 0
 """The client that is attacked."""
 
 
-class Claim(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
+class Claim(CountedTerms, frozen=True, kw_only=True):
     """N, T, c and M of a round, and the (ε, δ) that it claims."""
 
     clients: Clients = 10
     tolerate: Tolerate = 3
-    computes: ComputeCount = 3
     epsilon: Annotated[Epsilon, Meta(description="Epsilon of the claim to test.")] = 1.0
     delta: Annotated[Delta, Meta(description="Delta of the claim to test.")] = DELTA
 

@@ -28,7 +28,8 @@ from dca_proto.protocol.wire.kinds import Kind
 from dca_proto.report import learned as view
 from dca_proto.report.blocks import Block
 from dca_proto.report.run import aborted_lines, closing_lines, lost_lines, missing_lines, tables
-from dca_proto.results.round import Round, fields_of, round_of
+from dca_proto.results.lost import fields_of
+from dca_proto.results.round import Round, round_of
 from dca_proto.results.run import Run
 from dca_proto.wording import JsonObject, counted
 from inference.jobs.base import Conditions, LearningJob, Stage, as_posterior

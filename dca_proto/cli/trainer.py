@@ -18,13 +18,13 @@ from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
+from dca_proto.results.lost import fields_of
 from dca_proto.results.round import (
     NODES_NAME_ABSENT,
     Round,
     aborted_round,
     doubts,
     estimates,
-    fields_of,
     lost_words,
     over_words,
     remedy_of,

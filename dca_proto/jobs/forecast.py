@@ -13,7 +13,7 @@ Its noise has a standard deviation of √(N S)/(N C). Values with a standard dev
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import msgspec
 
@@ -133,7 +133,17 @@ def _bits(plan: ValidatedRound, clients: int) -> int:
     return accounting.ring_bits(plan.sensitivity.bound, clients, plan.noise_variance, plan.dimension)
 
 
-def _of_proof(plan: ValidatedRound, announcement: Announcement, clients: int) -> dict[str, Any]:
+class _OfProof(TypedDict, total=False):
+    """The fields of a forecast that only a verified sum has."""
+
+    proven: str
+    noises: int
+    noise_bits: int
+    liar_factor: float
+    liar_sds: float
+
+
+def _of_proof(plan: ValidatedRound, announcement: Announcement, clients: int) -> _OfProof:
     """Return the figures that only a verified sum has.
 
     What a liar can do is an upper limit, so rounding, of which there may be none, does not count as noise.

@@ -15,7 +15,6 @@ from dca_proto.jobs.forecast import EXACT, Forecast, forecast
 from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy import accounting
 from dca_proto.privacy import composition as privacy_loss
-from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget, RoundCost, best_shares, check_shares
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
@@ -23,14 +22,11 @@ from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.terms import (
     SLACK_OF_ALL,
-    ComputeCount,
-    Delta,
-    Epsilon,
+    CountedTerms,
     FractionBits,
     KindName,
     MechanismName,
     RowsMax,
-    VerifiableTerms,
     kind_of,
 )
 from dca_proto.protocol.trainer.request import OpenRound
@@ -53,7 +49,7 @@ NamedStatistic = tuple[str, PublicParameters]
 """A statistic's name and its parameters."""
 
 
-class JobPlan(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
+class JobPlan(CountedTerms, frozen=True, kw_only=True):
     """A job to forecast.
 
     Attributes:
@@ -63,9 +59,6 @@ class JobPlan(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
         kind, mechanism: of the rounds. Only secure sums have Compute nodes, and only reports a mechanism.
     """
 
-    computes: ComputeCount = 3
-    epsilon: Epsilon = 1.0
-    delta: Delta = DELTA
     rows_max: RowsMax = 0
     fraction_bits: FractionBits = FRACTION_BITS
     statistics: tuple[NamedStatistic, ...]

@@ -2,7 +2,7 @@
 
 `Windows` say how long a round may take. `Terms` also have the numbers on which its privacy claim rests. Subclasses are
 what people and programs write: the trainer's command (`OpenRound`), the sections `[round]` and `[job]` of its file
-(`RoundSettings`, `JobSettings`), a running job (`JobTerms`), a forecast (`PlannedJob`), a swarm (`SwarmOptions`), an
+(`RoundSettings`, `JobSettings`), a running job (`JobTerms`), a forecast (`JobPlan`), a swarm (`SwarmOptions`), an
 attack (`Claim`) and a scenario (`Rounds`). Options of commands, their help and their errors follow from the fields
 (`dca_proto.cli.options.with_options`). To add a term, add a field here, and use it where it has an effect.
 """
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from dca_proto.errors import UsageError
-from dca_proto.privacy.accounting import CLIENTS_MAX
+from dca_proto.privacy.accounting import CLIENTS_MAX, DELTA
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.protocol.params import Timing
@@ -181,6 +181,14 @@ class VerifiableTerms(Terms[C], frozen=True, kw_only=True):
         super().check_terms(where, is_summed=is_summed, is_counted=is_counted, batch=batch)
         if self.verified and not is_summed:
             raise UsageError(f"{where}rounds of this kind cannot be verified, only secure sums; leave out verified")
+
+
+class CountedTerms(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
+    """The terms of rounds that no federation runs, so that their Compute nodes have a number and no names."""
+
+    computes: ComputeCount = 3
+    epsilon: Epsilon = 1.0
+    delta: Delta = DELTA
 
 
 class LiveTerms(VerifiableTerms[C], frozen=True, kw_only=True):

@@ -19,12 +19,11 @@ import numpy as np
 from dca_proto.aggregate import LocalReports, NoisyAggregate, PublicParameters
 from dca_proto.errors import ImplausibleSum, RoundAborted
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
-from dca_proto.quorum import Quorum
 from dca_proto.results.figure import Amount, Count, Real, Whole, about, compute_fields, figure
-from dca_proto.results.lost import Lost
+from dca_proto.results.lost import Lost, fields_of
 from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
-from dca_proto.wording import digits, iso, listed, printable
+from dca_proto.wording import digits, listed, printable
 
 NORMAL_SDS, REPORT_SDS = 1.96, 2.12
 """Half-widths of a 95 % interval, in standard deviations of the noise: for Gaussian noise, and for one Laplace number.
@@ -303,12 +302,6 @@ def aborted_round(error: RoundAborted, clients: int | None = None) -> Round:
         unproven_clients=error.unproven,
         **fields_of(error.quorum),
     )
-
-
-def fields_of(quorum: Quorum) -> dict[str, Any]:
-    """Return the fields of a round that name its Compute nodes, and those that were lost."""
-    lost = [Lost(one.node, iso(one.since_ms)) for one in quorum.lost]
-    return {"computes": [*quorum.nodes], "p": quorum.p if quorum.nodes else None, "lost": lost}
 
 
 def over_words(found: Round) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -111,7 +110,6 @@ class RunLedger:
         """Return the runs as charges, what they have spent together, and what is left."""
         known = self._read()
         spent, delta = total(one.cost for one in known.runs), known.delta
-        nobody: dict[str, Any] = {"round_id": "", "trainer": "", "trainer_name": None, "invited": None, "relation": ""}
         runs = [
             Charged(
                 number=number,
@@ -123,7 +121,11 @@ class RunLedger:
                 slack=run.cost.slack,
                 returned=False,
                 counts=True,
-                **nobody,
+                round_id="",
+                trainer="",
+                trainer_name=None,
+                invited=None,
+                relation="",
             )
             for number, run in enumerate(known.runs, 1)
         ]

@@ -217,7 +217,7 @@ def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
         epsilon_per_round_max=view.per_round,
         charges=[
             Charged(
-                **_asked(charge, names),
+                **msgspec.structs.asdict(_asked(charge, names)),
                 number=charge.number,
                 mu=charge.mu,
                 slack=charge.slack,
@@ -230,7 +230,7 @@ def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
         ],
         declined=[
             Declined(
-                **_asked(entry, names),
+                **msgspec.structs.asdict(_asked(entry, names)),
                 reason=printable(entry.reason),
                 found=printable(entry.found),
                 expected=printable(entry.expected),
@@ -241,16 +241,16 @@ def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
     )
 
 
-def _asked(entry: Charge | DeclinedRound, names: Mapping[bytes, str]) -> dict[str, Any]:
-    return {
-        "at": iso(entry.at_ms),
-        "round_id": entry.round_id.hex(),
-        "statistic": printable(entry.statistic),
-        "trainer": entry.trainer.hex(),
-        "trainer_name": names.get(entry.trainer),
-        "epsilon": entry.epsilon if math.isfinite(entry.epsilon) else None,
-        "delta": entry.delta if math.isfinite(entry.delta) else None,
-    }
+def _asked(entry: Charge | DeclinedRound, names: Mapping[bytes, str]) -> Asked:
+    return Asked(
+        at=iso(entry.at_ms),
+        round_id=entry.round_id.hex(),
+        statistic=printable(entry.statistic),
+        trainer=entry.trainer.hex(),
+        trainer_name=names.get(entry.trainer),
+        epsilon=entry.epsilon if math.isfinite(entry.epsilon) else None,
+        delta=entry.delta if math.isfinite(entry.delta) else None,
+    )
 
 
 def _warnings(view: LedgerView) -> Iterator[str]:

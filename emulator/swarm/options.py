@@ -17,11 +17,10 @@ from dca_proto.engine import HELP, LOCAL
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import Floors, Policy
-from dca_proto.protocol.terms import CollectSeconds, CommitSeconds, ComputeCount, Delta, Epsilon, VerifiableTerms
+from dca_proto.protocol.terms import CollectSeconds, CommitSeconds, CountedTerms, Epsilon
 from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
 from dca_proto.runtime.settings import check_url
 from emulator.counts import check_dropped
@@ -34,7 +33,7 @@ _PROVING_MS = 60_000  # how long an actor may wait for its turn while others of 
 _CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes (mosquitto's backlog is 100), and in one
 
 
-class SwarmOptions(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
+class SwarmOptions(CountedTerms, frozen=True, kw_only=True):
     """The settings of a swarm.
 
     With data nodes, `clients` is J. Without Compute nodes M = T = c = 0. `collect_s` and `commit_s` are 0 for ten times
@@ -49,9 +48,7 @@ class SwarmOptions(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
         dimension: d of a synthetic sum; 0 if the swarm learns. rounds: number of rounds of a synthetic sum.
     """
 
-    computes: ComputeCount = 3
     epsilon: Epsilon = 2.0
-    delta: Delta = DELTA
     collect_s: Annotated[CollectSeconds, Meta(ge=0)] = 0.0
     commit_s: Annotated[CommitSeconds, Meta(ge=0)] = 0.0
     broker: Annotated[str, Meta(description="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto"

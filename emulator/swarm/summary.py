@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -15,7 +15,8 @@ from dca_proto.errors import RoundAborted
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.wire.kinds import NodeRelease
-from dca_proto.results.round import Node, Round, Slow, Traffic, fields_of, node_of, round_of
+from dca_proto.results.lost import fields_of
+from dca_proto.results.round import Node, Round, Slow, Traffic, node_of, round_of
 from dca_proto.results.run import Run, run_of
 from dca_proto.wording import listed
 from emulator.swarm.host import SLOWEST_MAX
@@ -83,7 +84,16 @@ def summarise(swarm_result: SwarmResult, not_private: tuple[str, ...], **fields:
     )
 
 
-def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
+class _Uses(TypedDict, total=False):
+    """The fields of a run on what it sent and used."""
+
+    roles: dict[str, Traffic]
+    core_s_by_role: dict[str, float]
+    peak_rss_mb_by_process: dict[str, float]
+    facts: dict[str, int]
+
+
+def _uses(rounds: Sequence[RoundLog]) -> _Uses:
     """Return what was sent and used since the start, if roles run in processes of their own."""
     used = rounds[-1].after if rounds else None
     if used is None or not (core_s := used.core_s_by_role()):
@@ -160,7 +170,16 @@ def _used(log: RoundLog) -> dict[str, Any]:
     return found
 
 
-def _synthetic(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+class _Synthetic(TypedDict):
+    """The fields of a round that only a synthetic sum has."""
+
+    failed: int | None
+    vanished_clients: list[int]
+    slowest: list[Slow]
+    exact: list[float]
+
+
+def _synthetic(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int]) -> _Synthetic:
     """Return the fields of a synthetic sum: the exact counts, and which clients failed, vanished or were slow."""
     vanished = sorted(numbers[client] for client in log.vanished)
     contributors = log.aggregate.contributors if log.aggregate else None
@@ -182,7 +201,14 @@ def exact_counts(options: SwarmOptions, vanished: Sequence[int]) -> list[int]:
     return [present[category] for category in range(options.dimension)]
 
 
-def _absent(log: RoundLog, present: Iterable[bytes], numbers: Mapping[bytes, int]) -> dict[str, Any]:
+class _Absent(TypedDict):
+    """The fields of a round that name the clients which are not in its result."""
+
+    absent: list[str]
+    absent_clients: list[int]
+
+
+def _absent(log: RoundLog, present: Iterable[bytes], numbers: Mapping[bytes, int]) -> _Absent:
     absent = sorted(set(log.asked).difference(present), key=numbers.__getitem__)
     return {"absent": [client.hex() for client in absent], "absent_clients": [numbers[client] for client in absent]}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SecureSum, VerifiedSum
+from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, Kind, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.statistics import resolve
 from dca_proto.testing import ActorOptions, NoNoise, TestFederation, seeded
@@ -37,6 +37,15 @@ LITTLE_ROOM = Limits(
     client_kept=Room("rounds with a receipt", 8),
 )
 """Limits that a few rounds of one trainer reach: it has a quarter of each."""
+
+
+class RequestTerms(TypedDict, total=False):
+    """The kind of a request and, of a secure sum, its Compute nodes, T and c."""
+
+    kind: Required[Kind]
+    computes: tuple[bytes, ...]
+    tolerate: int
+    colluders: int
 
 
 class ObservedFederation(TestFederation):
@@ -247,7 +256,7 @@ class TrialFederation(ObservedFederation):
         terms = self.terms_of(max(min(tolerate, rounds.batch - 2), rounds.colluders), rounds.colluders)
         return self.request(invited=tuple(sorted(order)), clients=0, **terms)
 
-    def terms_of(self, tolerate: int, colluders: int, computes: Sequence[bytes] = ()) -> dict[str, Any]:
+    def terms_of(self, tolerate: int, colluders: int, computes: Sequence[bytes] = ()) -> RequestTerms:
         """Return the kind of a request, and the Compute nodes if it has any; by default those of the scenario."""
         rounds = self.scenario.rounds
         kind = KINDS[rounds.kind]

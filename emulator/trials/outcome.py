@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import msgspec
 
@@ -20,7 +20,7 @@ from emulator.sim.trace import TraceEntry
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.noise import NoiseChecker
 from emulator.trials.fault import FaultOutcome
-from emulator.trials.scenario import to_plain
+from emulator.trials.scenario import Changes, to_plain
 from emulator.trials.world import TrialRound, TrialWorld
 
 LIVENESS, LIVENESS_NAME = 0, "live after healing"
@@ -177,11 +177,11 @@ def outcome_of(
 
 
 def _round(world: TrialWorld, log: TrialRound) -> RoundOutcome:
-    fields: dict[str, Any] = {"result": "aborted"}
+    fields: Changes = {"result": "aborted"}
     if log.refused:
         fields = {"result": "refused", "reason": log.refused}
     elif isinstance(log.ended, RoundCompleted):
-        fields = {"result": "completed", **_noise(log.ended.aggregate)}
+        fields = {"result": "completed", **_contents(log.ended.aggregate)}
     elif log.ended is not None:
         fields |= {name: getattr(log.ended, name) for name in ("reason", "contributors", "needed")}
     elif open_at := world.open_at(log):
@@ -208,7 +208,16 @@ def _reasons(log: TrialRound) -> dict[str, int]:
     return dict(Counter(texts).most_common(REASONS_MAX))
 
 
-def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
+class _Contents(TypedDict):
+    """The fields of `RoundOutcome` that follow from a result."""
+
+    contributors: int
+    needed: int
+    noise_variance: float
+    noise_floor: float
+
+
+def _contents(aggregate: NoisyAggregate) -> _Contents:
     if aggregate.nodes:
         own, floor = min(node.noise_variance for node in aggregate.nodes), aggregate.sigma_local**2
         return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": floor}

@@ -146,7 +146,12 @@ def test_a_figure_of_a_round_is_shown_where_its_field_says() -> None:
 
 
 MAKERS = {
-    Round: ("dca_proto/results/round.py", "emulator/swarm/summary.py", "dca_proto/cli/job_run.py"),
+    Round: (
+        "dca_proto/results/lost.py",
+        "dca_proto/results/round.py",
+        "emulator/swarm/summary.py",
+        "dca_proto/cli/job_run.py",
+    ),
     Run: (
         "dca_proto/results/run.py",
         "emulator/swarm/summary.py",
