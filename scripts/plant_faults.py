@@ -125,12 +125,12 @@ def _sweep(fault: Fault, seeds: int, again: bool) -> Found:
     from emulator.shape import ALARM_POOLED, Shape
     from emulator.trials.checkers.noise import NoiseChecker
     from emulator.trials.directed import DIRECTED
-    from emulator.trials.sweep import trial_of
+    from emulator.trials.sweep import examined
     from emulator.trials.trial import examine
 
     def tried(scenario: int | str) -> dict[int, str]:
         try:
-            outcome = examine(DIRECTED[scenario], compare=False) if isinstance(scenario, str) else trial_of(scenario)
+            outcome = examine(DIRECTED[scenario], compare=False) if isinstance(scenario, str) else examined(scenario)
         except Exception as error:
             return {-1: f"{type(error).__name__}: {error}"}
         shape.add(outcome.shape)

@@ -183,10 +183,16 @@ def failures_of(outcome: Outcome, replay: str) -> list[Failure]:
 
 
 def trial_of(seed: int) -> Outcome:
-    """Run the trial of one seed, in a worker."""
-    with refusals.noted() as executed, _remembered():
-        outcome = examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0)
+    """Run the trial of one seed, in a worker, and collect the refusals that it reaches."""
+    with refusals.noted() as executed:
+        outcome = examined(seed)
     return msgspec.structs.replace(outcome, refusals=tuple(sorted(executed)))
+
+
+def examined(seed: int) -> Outcome:
+    """Run the trial of one seed."""
+    with _remembered():
+        return examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0)
 
 
 @contextmanager

@@ -37,6 +37,12 @@ def test_the_first_random_scenarios_break_nothing() -> None:
         assert numbers >= {4, 6, 7} if seed % COMPARE_EVERY else numbers >= {4, 5, 6, 7, 9}
 
 
+@pytest.mark.long
+def test_fifty_more_break_nothing() -> None:
+    found = sweep(11, 60)
+    assert found.ok, found.failed
+
+
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
