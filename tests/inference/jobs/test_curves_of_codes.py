@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from clean_designs import warned
 
+from check_false_alarms import warned
 from inference.jobs import NAMES, find
 from inference.jobs.examples import DESIGNS, Design
 from inference.models.glm import curves
