@@ -110,7 +110,7 @@ def features_of(shape: str, n: int, rng: np.random.Generator) -> Array:
     if shape == COLLINEAR:
         correlations[0, 1] = correlations[1, 0] = CORRELATION
     np.fill_diagonal(correlations, 1.0)
-    return rng.multivariate_normal(np.zeros(3), correlations, size=n)
+    return rng.multivariate_normal(np.zeros(3), correlations, size=n, method="cholesky")  # alike on all machines
 
 
 def rows_of(cell: Cell, rng: np.random.Generator) -> Problem:

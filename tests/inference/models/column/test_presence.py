@@ -176,14 +176,12 @@ def test_a_new_client_may_lack_its_value() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "mechanism"), [
-    ("gaussian", "grid-laplace"), ("gaussian", "analytic-gaussian"), ("exponential", "grid-laplace"),
-    ("poisson", "analytic-gaussian"),
+    ("gaussian", "grid-laplace"), ("poisson", "analytic-gaussian"),
 ])  # fmt: skip
 def test_half_of_the_values_missing_leaves_the_mean_of_the_others(family: str, mechanism: str) -> None:
     """Each mean within 4 of its posterior standard deviations, and closer to the truth than to what it was before."""
     rng = np.random.default_rng(5)
-    x = {"gaussian": rng.normal(20.5, 5.0, 3_000), "exponential": rng.exponential(4.0, 3_000),
-         "poisson": rng.poisson(5.0, 3_000) * 1.0}[family]  # fmt: skip
+    x = {"gaussian": rng.normal(20.5, 5.0, 3_000), "poisson": rng.poisson(5.0, 3_000) * 1.0}[family]
     aggregate, _, settings = released(family, mechanism, half_missing(x), 4.0)
     found = fit.column(aggregate, settings.family, warmup=300, draws=500)
     means = FAMILIES[family].mean(found.draws)

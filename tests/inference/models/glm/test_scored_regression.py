@@ -225,23 +225,6 @@ def test_counts_of_more_variance_have_hardly_a_bias_and_no_wide_intervals(law: A
     assert np.all(fit.coefficient_sd < 1.2 * exact_fit(X, y, Poisson()).coefficient_sd)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("family", COUNTS_ARE_LONG)
-def test_bounds_ten_times_too_wide_cost_nothing(family: Family) -> None:
-    """Root mean square errors of 4 fits; their ratio is above 3.5 by chance with 1e-3 (an F variable of 8 degrees)."""
-    errors: list[list[np.ndarray]] = [[], []]
-    for seed in range(4):
-        rows = problem(family, 20_000, seed)
-        bounds = {**rows.schema.bounds, "y": Interval(0 if family.disperses else -10, 30)}
-        wide = {name: Interval(one.lower, one.lower + 20 * one.half_width) for name, one in bounds.items()}
-        for known, found in zip((bounds, wide), errors, strict=True):
-            job = scored_regression(Schema(("a", "b"), "y", known), family)
-            fit = run(job, NoisyRounds(rows.rows, 1.0, seed))
-            found.append((fit.coefficients - SLOPES) * [1.0, 2.0])
-    narrow, far = (float(np.sqrt(np.mean(np.square(one)))) for one in errors)
-    assert far < 3.5 * narrow
-
-
 def test_bounds_of_two_hundred_deviations_leave_outliers_spreads_alone() -> None:
     """Where slopes were limited by the farthest row that bounds allow, spreads were twelve times as wide."""
     rows, spreads = problem(StudentT(4.0), 20_000), []
@@ -292,7 +275,7 @@ def test_many_degrees_of_freedom_cost_little() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("family", COUNTS_ARE_LONG)
 def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None:
-    """6 fits, 2 intervals of 90 % each: fewer than 7 of 12 cover by chance with 6e-4.
+    """3 fits, 2 intervals of 90 % each: fewer than 3 of 6 cover by chance with 1.3e-3.
 
     They are wider where the noise that the constant column brings hides whether others are curved.
     """
@@ -300,7 +283,7 @@ def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None
     top = Interval(0, 100) if family.disperses else Interval(-50, 50)
     schema = Schema(("a", "b", "c"), "y", {**dict.fromkeys("abc", Interval(-5, 5)), "y": top})
     n, epsilon = (5000, 1.0) if family.disperses else (20_000, 4.0)
-    for seed in range(6):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         X = np.column_stack([rng.standard_normal((n, 2)), np.ones(n)])
         eta = X[:, :2] @ slopes
@@ -310,7 +293,7 @@ def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None
         sds.extend(fit.coefficient_sd[:2])
     assert np.median(sds) < 0.05
     assert max(sds) < 0.15
-    assert covered >= 7
+    assert covered >= 3
 
 
 def test_outliers_hardly_move_a_robust_regression() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from exact_rounds import ExactRounds
 from scipy.special import expit
-from scipy.stats import chi2
 
 from dca_proto.jobs.job import JobTerms
 from dca_proto.testing import seeded
@@ -56,21 +55,6 @@ def fitted(rows: np.ndarray, epsilon: float, seed: int, known: Schema | None = N
     return run(job, swarm(rows, epsilon, seed))
 
 
-def off(fit: Coefficients) -> float:
-    """The squared distance from the truth, which the posterior expects to be 4."""
-    error = np.r_[fit.intercept, fit.coefficients] - TRUTH
-    return float(error @ np.linalg.solve(fit.covariance, error))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("method", "n"), [("one-sum", 2000), ("variational", 2000)])
-def test_the_truth_deviates_as_far_as_the_posterior_predicts(method: str, n: int) -> None:
-    """Over 12 repeats the squared distances add up to a chi-squared variable of 48 degrees: false alarm 2e-4."""
-    settings = VariationalSettings(epochs=12 if method == "variational" else None)
-    total = sum(off(fitted(normal_rows(n, seed), 1.0, seed, method=method, settings=settings)) for seed in range(12))
-    assert chi2.ppf(1e-4, 48) < total < chi2.ppf(1 - 1e-4, 48)
-
-
 def test_without_noise_one_sum_is_consistent_however_much_is_clipped() -> None:
     """200,000 rows, a third of them outside the ball: a standard error of 0.006; 4 of them, false alarm 3e-4."""
     rows = normal_rows(200_000, 1)
@@ -97,69 +81,8 @@ def test_a_result_names_why_scores_do_not_apply() -> None:
     assert "not from scores: the noise in the features' covariances" in fit.warnings[0]
 
 
-def features(law: str, rng: np.random.Generator, n: int) -> np.ndarray:
-    """Of variance 1, but for binary ones."""
-    if law == "t4":
-        return rng.standard_t(4, (n, 3)) / np.sqrt(2)
-    if law == "exponential":
-        return rng.exponential(size=(n, 3))
-    if law == "steep":
-        return np.exp(1.5 * rng.standard_normal((n, 3)) - 2.2)
-    shares = {"binary": (0.5, 0.1, 0.3), "rare": (0.02, 0.05, 0.1)}[law]
-    return (rng.random((n, 3)) < shares) * 1.0
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("law", "low", "high", "n", "epsilon"),
-    [
-        pytest.param("binary", 0, 1, 20_000, 4.0, marks=pytest.mark.long),
-        pytest.param("rare", 0, 1, 20_000, 4.0, marks=pytest.mark.long),
-        pytest.param("t4", -30, 30, 20_000, 1.0, marks=pytest.mark.long),
-        ("exponential", 0, 20, 20_000, 1.0),
-        pytest.param("steep", 0, 200, 20_000, 4.0, marks=pytest.mark.long),
-    ],
-)
-def test_intervals_cover_whatever_the_law_of_the_features_is(
-    law: str, low: float, high: float, n: int, epsilon: float
-) -> None:
-    """12 fits, 4 intervals of 90 % each: fewer than 35 of 48 cover by chance with 2e-4, or 7 of 12 of one with 2e-3."""
-    covered = np.zeros(4)
-    for seed in range(12):
-        X = features(law, np.random.default_rng(seed), n)
-        fit = fitted(labelled(X, seed), epsilon, seed, schema(low, high))
-        error = np.r_[fit.intercept - TRUTH[0], fit.coefficients - TRUTH[1:]]
-        covered += np.abs(error) < 1.645 * np.r_[fit.intercept_sd, fit.coefficient_sd]
-        assert fit.method == "private Fisher scoring"
-    assert covered.sum() >= 35
-    assert covered.min() >= 7
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "truth",
-    [
-        pytest.param([0.0, 2.4, -1.8, 0.0], marks=pytest.mark.long),
-        [0.0, 4.0, -3.0, 0.0],
-        pytest.param([-4.1, 0.6, -0.4, 0.0], marks=pytest.mark.long),
-    ],
-)
-def test_intervals_cover_strong_effects_and_a_rare_class(truth: list[float]) -> None:
-    """8 fits, 4 intervals of 90 % each: fewer than 22 of 32 cover by chance with 2e-4, or 3 of 8 of one with 1e-4."""
-    covered = np.zeros(4)
-    for seed in range(8):
-        rng = np.random.default_rng(seed)
-        X = rng.standard_normal((20_000, 3))
-        y = rng.random(len(X)) < expit(truth[0] + X @ truth[1:])
-        fit = fitted(np.column_stack([X, y]), 4.0, seed)
-        error = np.r_[fit.intercept, fit.coefficients] - truth
-        covered += np.abs(error) < 1.645 * np.r_[fit.intercept_sd, fit.coefficient_sd]
-    assert covered.sum() >= 22
-    assert covered.min() >= 3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", ["scores", "one-sum", "variational"])
+@pytest.mark.parametrize("method", ["one-sum", "variational"])
 def test_bounds_ten_times_too_wide_cost_nothing(method: str) -> None:
     """Root mean square errors of 4 fits; their ratio is above 2.7 by chance with 1e-3 (an F variable of 12 degrees)."""
     errors = [
@@ -180,9 +103,8 @@ def test_collinear_constant_and_far_off_columns_are_warned_of() -> None:
 
 
 def test_rounds_of_gradients_warn_that_their_intervals_assume_normal_features() -> None:
-    known = schema(0, 1)
-    X = features("binary", np.random.default_rng(1), 2000)
-    fit = fitted(labelled(X, 1), 4.0, 1, known, settings=VariationalSettings(epochs=4))
+    X = (np.random.default_rng(1).random((2000, 3)) < (0.5, 0.1, 0.3)) * 1.0
+    fit = fitted(labelled(X, 1), 4.0, 1, schema(0, 1), settings=VariationalSettings(epochs=4))
     assert any("not to be trusted" in warning for warning in fit.warnings)
 
 

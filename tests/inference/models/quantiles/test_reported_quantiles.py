@@ -84,17 +84,6 @@ def test_counts_are_those_of_least_squares_weighted_by_the_reports_noise() -> No
     assert np.sqrt(np.diag(found.covariance)) / 3000 == pytest.approx(sd, rel=0.03)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("epsilon", [0.5, 4.0])
-def test_intervals_hold_the_truth(epsilon: float) -> None:
-    """16 fits with 3 quantiles: of 48 intervals at 95 %, fewer than 39 hold once in 10,000 runs."""
-    rng = np.random.default_rng(5)
-    found = [intervals(fitted(rng.normal(20, 3, 3000), epsilon, seed, 3)) for seed in range(16)]
-    held = sum(int(((one[:, 0] <= QUARTERS) & (np.array(QUARTERS) <= one[:, 1])).sum()) for one in found)
-    assert held >= 39
-    assert np.median([np.ptp(one[1]) for one in found]) < (8 if epsilon < 1 else 2)
-
-
 def test_missing_values_are_counted_and_the_quantiles_are_of_the_others() -> None:
     x = np.random.default_rng(1).normal(20, 3, 6000)
     x[:2400] = np.nan

@@ -171,32 +171,6 @@ def test_isotonic_regression_is_scikit_learns() -> None:
     assert isotonic(values, weights) == pytest.approx(np.array(expected))
 
 
-@pytest.mark.long
-def test_bands_cover_the_truth_and_the_log_rank_test_has_its_size() -> None:
-    """300 trials of 500 rows in two arms of one hazard, at sigma / sensitivity 7 (epsilon 0.5).
-
-    Coverage of 95 % bands over all times and arms is within 92.5 to 97.5 %, the test's size within 2 to 9 %. A trial's
-    covered points are correlated: the mean over trials has a standard deviation of 0.6 %, the size one of 1.3 %, so
-    that a right program fails about once in 1,000 seeds; this seed passes.
-    """
-    columns, rng = Columns("t", "d", tuple(np.arange(1, 9) / 8), "g", 2), np.random.default_rng(11)
-    statistic = curves_statistic(columns)
-    sigma = 7 * float(np.sqrt(statistic.row_sensitivity(0).l2_squared))
-    true, covered, rejected = np.exp(-0.9 * np.arange(1, 9) / 8), 0.0, 0
-    for _ in range(300):
-        died, left = rng.exponential(1 / 0.9, 500), rng.uniform(0, 2.5, 500)
-        rows = np.column_stack([np.minimum(died, left), died <= left, rng.random(500) < 0.4]).astype(float)
-        value = statistic.words[statistic.cells_of(rows)].sum(axis=0) + sigma * rng.standard_normal(statistic.dimension)
-        counts = counts_of(NoisySums(value, np.full(value.size, sigma**2), 500), statistic)
-        low, high = np.quantile(curves(counts, 400, rng), (0.025, 0.975), axis=0)
-        covered += float(((low <= true) & (true <= high)).mean())
-        test = log_rank(counts)
-        assert test is not None
-        rejected += test.p_value < 0.05
-    assert 0.925 <= covered / 300 <= 0.975
-    assert 0.02 <= rejected / 300 <= 0.09
-
-
 def test_bands_that_leave_out_the_noise_are_too_narrow() -> None:
     """The same release at sigma / sensitivity 7 (epsilon 0.5), and taken for exact."""
     columns = Columns("t", "d", tuple(np.arange(1, 9) / 8))
