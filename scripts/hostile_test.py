@@ -52,7 +52,6 @@ from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.request import RoundSettings, open_round
 
 CLIENTS, COMPUTES = 25, 3
-HOSTILE, DUPLICATES = f"client-{CLIENTS + 1}", f"client-{CLIENTS + 2}"
 GROWTH_MIB_MAX, DEVIATIONS_MAX, WARM_ROUNDS = 50.0, 7.0, 4
 START_S, ROUND_S, POLL_S, PAUSE_S, SETTLED_S = 180.0, 60.0, 0.5, 0.5, 15.0
 FLAT_MIB_MAX, FLOOD_S = 20.0, 900.0
@@ -60,9 +59,10 @@ VICTIM = "client-1"
 LOSSES, LOSSES_A_MINUTE = 12, 4
 """The most connections of one of two copies: fast at first, then one every 15 to 30 seconds."""
 DATA = "x\n0.5\n"
+SMALL = "clients_min = 1\nhonest_min = 1\n"
 LIMITS = {
-    "client": "[policy]\nepsilon_per_period_max = 500\nrows_of_many = true\n",
-    "compute": "",
+    "client": f"[policy]\n{SMALL}epsilon_per_period_max = 500\nrows_of_many = true\n",
+    "compute": f"[floors]\n{SMALL}",
     "trainer": "[account]\nepsilon = 500\n",
 }
 MEAN: dict[str, Any] = {
@@ -88,7 +88,7 @@ OPENSSL = (
 # --- the trainer's process --------------------------------------------------------------------------------------------
 
 
-async def hold_rounds(config: Path) -> None:
+async def hold_rounds(config: Path, clients: int) -> None:
     """Run rounds until the standard input ends; print a line of JSON for each."""
     actor = device.load(config, roles=("trainer",))
     over = asyncio.Event()
@@ -97,7 +97,7 @@ async def hold_rounds(config: Path) -> None:
         number = 0
         while not over.is_set():
             began = time.monotonic()
-            settings = ROUNDS[number % len(ROUNDS)]
+            settings = msgspec.structs.replace(ROUNDS[number % len(ROUNDS)], clients=clients)
             record: dict[str, Any] = {"number": number, "kind": settings.kind}
             try:
                 record |= _figures(await trainer.run_round(open_round(settings, actor.config.federation)))
@@ -159,8 +159,8 @@ def child_of(pid: int) -> int:
 class Federation:
     """All files and processes of the federation."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, clients: int) -> None:
+        self.directory, self.clients = directory, clients
         self.processes: list[Process] = []
         self.flooded: dict[str, dict[int, dict[str, float]]] = {}  # MiB by flood, quarter (0 before) and process
         self.mosquitto = 0
@@ -175,7 +175,7 @@ class Federation:
         self._run(*OPENSSL)
         (self.directory / "broker.key").chmod(0o600)
         self._run(*_dca("federation", "init", "members", "--name", "hostile", "--computes", str(COMPUTES)),
-                  "--trainers", "2", "--clients", str(CLIENTS + 2),
+                  "--trainers", "2", "--clients", str(self.clients + 2),
                   "--broker", f"mqtts://127.0.0.1:{self.port}")  # fmt: skip
         members = self.directory / "members"
         for path in members.glob("*.toml"):
@@ -217,11 +217,12 @@ class Federation:
 
     def start_members(self) -> None:
         names = [f"compute-{number}" for number in range(1, COMPUTES + 1)]
-        names += [f"client-{number}" for number in range(1, CLIENTS + 1)]
+        names += [f"client-{number}" for number in range(1, self.clients + 1)]
         for name in names:
             self.start(name, "-m", "dca_proto", f"{name}.toml", "--log-json", directory="members")
         self.trainer = self.start(
-            "trainer", str(Path(__file__).absolute()), "--hold", "trainer-1.toml", directory="members"
+            *("trainer", str(Path(__file__).absolute()), "--hold", "trainer-1.toml", "--clients", str(self.clients)),
+            directory="members",
         )
 
     def flood(self, count: int) -> None:
@@ -250,11 +251,27 @@ class Federation:
     def attack(self, seconds: float, seed: int) -> None:
         """Start the hostile client, and two copies of another one."""
         script, output = str(Path(__file__).absolute().with_name("hostile_client.py")), self.directory / "attacks.json"
-        command = (script, f"{HOSTILE}.toml", "--seconds", str(seconds), "--seed", str(seed), "--json", str(output))
+        command = (
+            script,
+            f"client-{self.clients + 1}.toml",
+            "--seconds",
+            str(seconds),
+            "--seed",
+            str(seed),
+            "--json",
+            str(output),
+        )
         self.hostile = self.start("hostile", *command, directory="members")
         self.processes.remove(self.hostile)
         self.duplicates = [
-            self.start(f"duplicate-{folder}", "-m", "dca_proto", f"{DUPLICATES}.toml", "--log-json", directory=folder)
+            self.start(
+                f"duplicate-{folder}",
+                "-m",
+                "dca_proto",
+                f"client-{self.clients + 2}.toml",
+                "--log-json",
+                directory=folder,
+            )
             for folder in ("members", "copy")
         ]
 
@@ -406,6 +423,7 @@ def dropped(federation: Federation) -> dict[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--clients", type=int, default=CLIENTS, help="honest clients, at least 6")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flood", type=int, default=0, help="rounds in each flood by a hostile trainer; 0 for none")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all files and logs")
@@ -413,10 +431,10 @@ def main() -> int:
     parser.add_argument("--hold", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.hold is not None:
-        asyncio.run(hold_rounds(asked.hold))
+        asyncio.run(hold_rounds(asked.hold, asked.clients))
         return 0
     directory = Path(tempfile.mkdtemp(prefix="dca-hostile-"))
-    federation = Federation(directory)
+    federation = Federation(directory, asked.clients)
     try:
         with PatientBar(Console(stderr=True), 60 * asked.minutes, "under attack") as bar:
             figures = run(federation, asked.minutes, asked.seed, asked.flood, bar)

@@ -1,11 +1,7 @@
 """README and docs/*.md do what they show: their own blocks are typed in order, with only the broker's port put in.
 
-A page marks the blocks that a quick run leaves out, each by a comment in the line above it:
-
-    <!-- long -->                takes five seconds or more; typed by scripts/test_long, after all blocks above it
-    <!-- not run: reason -->     never typed, but its commands and options exist
-
-and `<!-- every block is long -->` marks a whole page. A Python or TOML block is saved under the name in its first line.
+A block below the comment `<!-- not run: reason -->` is not typed, but its commands and options exist. A Python or TOML
+block is saved under the name in its first line.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES[1:], *sorted(ROOT.glob("*/DESIGN.md")), ROOT / "dca_proto/PRIVACY.md"]
 README_LINES_MAX, LINE_CHARS_MAX = 150, 100
-QUICK_S, LONG_S = 2 * PATIENCE_S, 600
+COMMAND_S = 600
 IN_THIS_ENVIRONMENT = {"./scripts/run": "dca swarm", ". .venv/bin/activate": ":"}
 """What is typed where a reader makes or enters an environment first."""
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
@@ -46,11 +42,11 @@ WILD = {r"\.\.\.": ".*", INTERVAL: ".+", NUMBER: NUMBER, " {2,}": " +"}
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, its text, and how it is marked (`long`, `not run`, or nothing)."""
+    """A fenced block: its language, its text, and whether it is marked as one that is not run."""
 
     language: str
     text: str
-    mark: str
+    is_skipped: bool
 
     @property
     def commands(self) -> list[tuple[str, list[str]]]:
@@ -69,15 +65,13 @@ def text_of(page: Path) -> str:
 @cache
 def blocks(page: Path) -> tuple[Block, ...]:
     """A page's blocks that have a language, in order."""
-    text = text_of(page)
-    whole = "long" if "\n<!-- every block is long -->\n" in text else ""
-    found = re.findall(r"(?m)(?:^<!-- (long|not run)(?:: .*)? -->\n)?^```(\w+)\n((?:.*\n)*?)```$", text)
-    return tuple(Block(language, content, mark or whole) for mark, language, content in found)
+    found = re.findall(r"(?m)(^<!-- not run: .* -->\n)?^```(\w+)\n((?:.*\n)*?)```$", text_of(page))
+    return tuple(Block(language, content, bool(mark)) for mark, language, content in found)
 
 
-def typed(page: Path, *marks: str) -> list[Block]:
-    """What is typed of a page, or saved for it: blocks with one of these marks."""
-    chosen = [block for block in blocks(page) if block.mark in marks]
+def typed(page: Path) -> list[Block]:
+    """What is typed of a page, or saved for it."""
+    chosen = [block for block in blocks(page) if not block.is_skipped]
     return chosen if any(block.commands for block in chosen) else []
 
 
@@ -97,13 +91,11 @@ class Shell:
 
     Args:
         folder: where. port: of the broker, in place of the usual one; others are free ones.
-        timeout_s: how long a command may take.
     """
 
-    def __init__(self, folder: Path, port: int, timeout_s: float) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
         self._ports = {"1883": port, "8883": port, "9464": free_port(), "9460": free_port()}
-        self._timeout_s = timeout_s
         self._path = folder / "printed"
         self._count = 0
         programs = os.environ.get("DCA_PROGRAMS", Path(sys.executable).parent)  # of an environment with the wheel
@@ -152,7 +144,7 @@ class Shell:
         return text
 
     def _wait_for(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + COMMAND_S
         while not (found := re.search(pattern, self.printed)):
             assert self._bash.poll() is None, f"bash has ended:\n{self.printed[-4000:]}"
             assert time.monotonic() < deadline, f"{pattern} is not in:\n{self.printed[-8000:]}{self._log()}"
@@ -177,7 +169,7 @@ class Shell:
 
 
 @contextlib.contextmanager
-def opened_shell(folder: Path, timeout_s: float) -> Iterator[Shell]:
+def opened_shell(folder: Path) -> Iterator[Shell]:
     """A shell in a folder that has a reader's own files, and the checkout's scripts and notebooks."""
     for name in ("scripts", "notebooks"):
         (folder / name).symlink_to(ROOT / name)
@@ -185,17 +177,17 @@ def opened_shell(folder: Path, timeout_s: float) -> Iterator[Shell]:
     houses, rooms = rng.uniform((1, 20, 5e4), (9, 300, 9e5), (60, 3)), rng.normal(21, 2, (60, 1))
     np.savetxt(folder / "houses.csv", houses, delimiter=",", header="rooms,area,price", comments="")
     np.savetxt(folder / "rooms.csv", rooms, delimiter=",", header="temperature", comments="")
-    shell = Shell(folder, free_port(), timeout_s)
+    shell = Shell(folder, free_port())
     try:
         yield shell
     finally:
         shell.close()
 
 
-def printed_by(page: Path, folder: Path, marks: tuple[str, ...], timeout_s: float) -> str:
+def printed_by(page: Path, folder: Path) -> str:
     """Type a page's blocks in order; all that was printed."""
-    with opened_shell(folder, timeout_s) as shell:
-        for block in typed(page, *marks):
+    with opened_shell(folder) as shell:
+        for block in typed(page):
             shell.follow(block)
         printed = shell.printed
     assert "Traceback" not in printed
@@ -214,17 +206,11 @@ def test_lines_that_end_processes_name_them_in_full() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES[1:] if typed(page, "")], ids=name_of)
-def test_quick_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) -> None:
-    printed_by(page, tmp_path, ("",), QUICK_S)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if typed(page, "long")], ids=name_of)
-def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if any("--broker mosquitto" in block.text for block in typed(page, "", "long")):
+@pytest.mark.parametrize("page", [page for page in PAGES[1:] if typed(page)], ids=name_of)
+def test_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if any("--broker mosquitto" in block.text for block in typed(page)):
         request.getfixturevalue("mosquitto_installed")
-    printed = printed_by(page, tmp_path, ("", "long"), LONG_S)
+    printed = printed_by(page, tmp_path)
     if page.stem == "devices":
         (groups,) = re.findall(r"^temperature: (-?[\d.]+) ± ([\d.]+)$", printed, re.MULTILINE)
         mean, noise = map(float, groups)
@@ -236,7 +222,7 @@ def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path, re
 
 @pytest.mark.long
 def test_the_readme_can_be_followed_to_the_letter(tmp_path: Path) -> None:
-    printed = printed_by(README, tmp_path, ("",), QUICK_S)
+    printed = printed_by(README, tmp_path)
     last_summary = printed[printed.rindex("\nmean") :]
     match = re.search(r"^ *temperature +(-?[\d.]+)", last_summary, re.MULTILINE)
     assert match is not None

@@ -1,4 +1,4 @@
-"""Every job of the registry over `dca learn` on one live federation, and over `dca swarm`.
+"""Every job of the registry over `dca swarm`, and each kind of round over `dca learn` on one live federation.
 
 One federation of 24 clients serves all jobs, in turn: each client has a few rows with all kinds of targets, so it also
 serves as a data node. A job that lacks a route over the protocol, its files, or its output fails here; what its result
@@ -25,7 +25,6 @@ from dca_proto.runtime.broker import Broker
 from inference.jobs import NAMES, find
 from inference.jobs.base import LearningJob
 from inference.jobs.examples import TARGETS, TIME, Example, problem
-from inference.jobs.settings import described
 
 CLIENTS, ROWS, NODES = 24, 30, 3
 EPSILON = "8"
@@ -36,20 +35,13 @@ epsilon_per_round_max = 100
 epsilon_per_period_max = 1000
 delta_max = 1e-2
 """
-SHRUNK = {"horseshoe": {"shrinkage": "horseshoe"}, "groups": {"shrinkage": "groups", "prior_groups": "a;b"}}
-
-
-def _cases() -> Iterator[Any]:
-    """Yield each job with its first example, and each that can shrink with both priors."""
-    for job in map(find, NAMES):
-        yield pytest.param(job, job.examples[0], id=job.name)
-        if "shrinkage" in {name for name, *_ in described(job.settings)}:
-            for name, settings in SHRUNK.items():
-                example = job.examples[0]._replace(settings={**job.examples[0].settings, **settings})
-                yield pytest.param(job, example, id=f"{job.name}, {name}")
-
-
-CASES = list(_cases())
+LEARNED = {
+    "regression": {"shrinkage": "groups", "prior_groups": "a;b"},
+    "regression-mcmc": {},
+    "survival": {},
+    "ldp-quantiles": {},
+}
+"""Jobs over `dca learn`, of sums, node releases and reports, with settings beside those of their first examples."""
 TABLE = {target: problem(target, CLIENTS * ROWS) for target in TARGETS}
 COLUMNS = {"a": (-4, 4), "b": (-4, 4), "event": (0, 1)} | {
     f"y_{target}": (one.schema.bounds["y"].lower, one.schema.bounds["y"].upper) for target, one in TABLE.items()
@@ -103,22 +95,17 @@ def folder(embedded_broker: Broker, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("job", "example"), CASES)
-def test_each_job_learns_from_a_live_federation(
-    job: LearningJob,
-    example: Example,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
+@pytest.mark.parametrize("name", LEARNED)
+def test_each_kind_of_round_serves_a_live_federation(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    given = options_of(job, example)
+    job = find(name)
+    given = options_of(job, job.examples[0]._replace(settings={**job.examples[0].settings, **LEARNED[name]}))
     if job.kinds[0] is NodeRelease:
         given += ["--set", "kind=node-release"]
     elif job.kinds[0] is LdpReport:
         given += ["--set", "invite=."]
-    name = request.node.callspec.id.replace(", ", "-")
     capsys.readouterr()
     code = main(["learn", "trainer.toml", *given, "--journal", f"{name}.journal", "--json", "-"])
     done = capsys.readouterr()
@@ -130,16 +117,15 @@ def test_each_job_learns_from_a_live_federation(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("job", "example"), CASES)
-def test_each_job_learns_in_a_swarm(
-    job: LearningJob, example: Example, folder: Path, embedded_broker: Broker, dca: Dca, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_each_job_learns_in_a_swarm(name: str, embedded_broker: Broker, dca: Dca, tmp_path: Path) -> None:
+    job = find(name)
     table = tmp_path / "rows.csv"
     table.write_text(text_of(slice(None)))
     bounds = ",".join(f"{name}={low}:{high}" for name, (low, high) in COLUMNS.items())
     count = ("--data-nodes", str(NODES)) if job.kinds[0] is NodeRelease else ("--clients", str(CLIENTS))
     given = ["--csv", str(table), "--bounds", bounds, *count, "--broker", embedded_broker.url, "--json", "-"]
-    done = dca(*options_of(job, example), *given)
+    done = dca(*options_of(job, job.examples[0]), *given)
     assert done.returncode == 0, one_line(done.stderr)[-1500:]
     result = parsed(done.stdout, "swarm")
     assert (result["job"], result["private"]) == (job.name, True)

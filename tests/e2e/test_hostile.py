@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def test_hardening_a_hostile_client_stops_no_round_and_no_process(mosquitto_installed: None) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("the openssl command is not installed")
-    command = (sys.executable, "scripts/hostile_test.py", "--minutes", "0.4", "--json", "-")
+    command = (sys.executable, "scripts/hostile_test.py", "--minutes", "0.1", "--clients", "8", "--json", "-")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     figures = json.loads(done.stdout)
     assert (done.returncode, figures["failed"]) == (0, []), done.stderr
