@@ -24,7 +24,7 @@ _NAME_MAX = 60
 
 
 @contextmanager
-def figure(width: float, height: float, style: dict[str, Any] | None = None) -> Iterator[Any]:
+def picture(width: float, height: float, style: dict[str, Any] | None = None) -> Iterator[Any]:
     """Yield a figure of this size in inches. Draw and save it within the block, since some texts are made when saving.
 
     Args:

@@ -213,7 +213,7 @@ def show(console: Console, days: int, every: list[Gain], seldom: list[dict[str, 
 
 def plot(every: list[Gain], seldom: list[dict[str, Any]], path: Path) -> None:
     """Draw the gains with the threshold from which it would be worth building."""
-    with drawing.figure(8, 3.4) as figure:
+    with drawing.picture(8, 3.4) as figure:
         left, right = figure.subplots(1, 2)
         for each, colour, marker in zip(every, drawing.PALETTE, "os^", strict=False):
             left.plot(list(each.bands), list(each.bands.values()), marker=marker, color=colour, label=each.workload)

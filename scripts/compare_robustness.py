@@ -279,7 +279,7 @@ def plot(cells: list[Cell], path: Path) -> None:
     counts = sorted({one.liars for one in cells})
     places = list(range(len(counts)))
     colours, markers = (*drawing.PALETTE[1:], drawing.PALETTE[0]), "xs^vDo"
-    with drawing.figure(8, 3.8, {"font.size": 9}) as figure:
+    with drawing.picture(8, 3.8, {"font.size": 9}) as figure:
         axes = figure.subplots()
         for system, colour, marker in zip(SYSTEMS, colours, markers, strict=True):
             found = {one.liars: one.rmse for one in cells if one.system == system}

@@ -359,7 +359,7 @@ _N_LEAST, _N_SHOWN, _N_MOST = 3, 1000, 1_000_000
 
 def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
     """Draw the picture and mark the requested N and T; the suffix selects the format (png, svg, pdf)."""
-    with drawing.figure(7.2, 2.2 + 2.7 * (1 + len(rounds))) as figure:
+    with drawing.picture(7.2, 2.2 + 2.7 * (1 + len(rounds))) as figure:
         _draw(figure, rounds, caption)
         figure.savefig(path, dpi=150)
 

@@ -52,10 +52,9 @@ class JobSettings(LiveTerms[ComputeNames], frozen=True, kw_only=True, forbid_unk
             order of the clients' files. units: by column, for display.
         epsilon, delta: the cost of all rounds together to each participant. A job on epsilon-private reports spends no
             delta and may leave it out.
-        kind: the kind of the rounds, if the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, each
-            with many people's rows. By default it follows from the job and from whether there are Compute nodes.
-        clients: N, how many are expected; a round ends as soon as all have answered.
-        invite: a folder of certificates, for a job that begins with a mini-batch: it picks from these clients.
+        kind: by default, it follows from the job and from whether there are Compute nodes.
+        clients: a round ends as soon as all have answered.
+        invite: for a job that begins with a mini-batch.
     """
 
     name: str = NAMES[0]

@@ -165,7 +165,7 @@ def plot_series(slots: Sequence[SeriesSlot], title: str, path: Path) -> None:
     if first is None:
         raise ValueError("no slot has a result")
     names = [one.name for one in first.estimates][:_PANELS_MAX]
-    with drawing.figure(8, 1.2 + 2.4 * len(names)) as figure:
+    with drawing.picture(8, 1.2 + 2.4 * len(names)) as figure:
         panels = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
         for axes, name in zip(panels, names, strict=True):
             _panel(axes, slots, name)

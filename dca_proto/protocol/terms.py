@@ -132,16 +132,16 @@ class Terms(Windows, Generic[C], frozen=True, kw_only=True):
         tolerate = self.colluders + math.ceil((self.tolerate - self.colluders) * batch / self.clients)
         return msgspec.structs.replace(self, clients=batch, tolerate=tolerate)
 
-    def check_terms(self, where: str = "", *, is_summed: bool = True, is_counted: bool = True, batch: int = 0) -> None:
+    def check_terms(self, where: str = "", *, is_summed: bool = True, needs_n: bool = True, batch: int = 0) -> None:
         """Check all terms. Raises `UsageError`, which begins with `where` and names the term to change.
 
         Args:
             is_summed: whether rounds are secure sums.
-            is_counted: whether N must be known; otherwise `clients` may be 0.
+            needs_n: whether N must be stated; otherwise `clients` may be 0.
             batch: the size of the smallest round; 0 if all rounds ask all clients.
         """
         check_ranges(self, where)
-        if is_counted and not self.clients:
+        if needs_n and not self.clients:
             raise UsageError(f"{where}clients is 0; give their number N, 1 to {CLIENTS_MAX}")
         if not is_summed:
             stated = [name for name in Terms.__struct_fields__ if name in _OF_SUMS]
@@ -152,7 +152,7 @@ class Terms(Windows, Generic[C], frozen=True, kw_only=True):
                 )
             return
         known = self.computes if isinstance(self.computes, int) else None
-        check_sum(self.secure_sum, known, where, is_counted=is_counted)
+        check_sum(self.secure_sum, known, where, needs_n=needs_n)
         if batch and (smallest := self.in_batch(batch)).honest < 1:
             raise UsageError(
                 f"{where}a batch of {batch} clients, of which {smallest.tolerate} may drop out, leaves no honest "
@@ -177,8 +177,8 @@ class VerifiableTerms(Terms[C], frozen=True, kw_only=True):
         given = {name: getattr(filled, name) for name in filled.__struct_fields__}
         return cast("K", VerifiedSum(**given))
 
-    def check_terms(self, where: str = "", *, is_summed: bool = True, is_counted: bool = True, batch: int = 0) -> None:
-        super().check_terms(where, is_summed=is_summed, is_counted=is_counted, batch=batch)
+    def check_terms(self, where: str = "", *, is_summed: bool = True, needs_n: bool = True, batch: int = 0) -> None:
+        super().check_terms(where, is_summed=is_summed, needs_n=needs_n, batch=batch)
         if self.verified and not is_summed:
             raise UsageError(f"{where}rounds of this kind cannot be verified, only secure sums; leave out verified")
 
@@ -197,17 +197,17 @@ class LiveTerms(VerifiableTerms[C], frozen=True, kw_only=True):
     window_s: WindowTerm = 0
 
 
-def check_sum(kind: SecureSum, computes: int | None, where: str = "", *, is_counted: bool = True) -> None:
+def check_sum(kind: SecureSum, computes: int | None, where: str = "", *, needs_n: bool = True) -> None:
     """Check N, T and c of a secure sum, and M if `computes` states it. Raises `UsageError`.
 
-    Without `is_counted`, N may be 0 if it is not known yet.
+    Without `needs_n`, N may be 0: it is not known yet.
     """
     n, t, c = kind.clients, kind.tolerate, kind.colluders
     if computes is not None and not 2 <= computes <= COMPUTES_MAX:
         raise UsageError(f"{where}M = {computes} Compute nodes; use 2 to {COMPUTES_MAX} computes")
     if c > t:
         raise UsageError(f"{where}c = {c} colluders exceed T = {t}; lower colluders to {t}, or raise tolerate to {c}")
-    if kind.honest < 1 and (n or is_counted):
+    if kind.honest < 1 and (n or needs_n):
         lower = f"lower tolerate to at most {n - 2}, or find" if n > 1 else "find"
         raise UsageError(
             f"{where}N - T - 1 = {n} - {t} - 1 is below 1: no honest noise would be left; {lower} at least {t + 2} "

@@ -233,7 +233,7 @@ def _first(rows: Sequence[T], caption: str, noun: str) -> tuple[Sequence[T], str
 
 def svg(chart: Chart, width: float, name: str) -> str:
     """Return the SVG element of a chart at a width in pixels; `name` makes the ids in it unique on the page."""
-    with drawing.figure(width / 72, chart.height(width) / 72, _style(name)) as figure:
+    with drawing.picture(width / 72, chart.height(width) / 72, _style(name)) as figure:
         chart.draw(figure, width)
         text = io.BytesIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -249,7 +249,7 @@ def picture(charts: Sequence[Chart], path: Path, title: str, warnings: Sequence[
     columns = min(len(charts), _ACROSS_MAX)
     rows = math.ceil(len(charts) / columns)
     width, height = _PICTURE_PX, max(chart.height(_PICTURE_PX) for chart in charts) + 60
-    with drawing.figure(columns * width / 72, (rows * height + 40) / 72, _style(title)) as figure:
+    with drawing.picture(columns * width / 72, (rows * height + 40) / 72, _style(title)) as figure:
         parts = figure.subfigures(rows, columns, squeeze=False, hspace=0.05, wspace=0.05).flat
         for part, chart in zip(parts, charts, strict=False):
             chart.draw(part, width)

@@ -60,13 +60,13 @@ class RoundSettings(LiveTerms[ComputeNames], frozen=True, kw_only=True, forbid_u
         kind: ``secure-sum``; ``node-release``, in which each client is a data node with many people's rows, sums at
             most `rows_max` >= 1 of them and adds all the noise; or ``ldp-report``, in which each client sends a
             report that is private by itself.
-        statistic, columns: the statistic, and the columns of the clients' data that it uses.
+        columns: those of the clients' data that the statistic uses.
         bounds: public lower and upper bound of each column, in its own units.
         parameters: further public parameters of the statistic (a histogram's ``edges``).
         epsilon, delta: the round's cost to each participant; delta is 0 for epsilon-private reports.
         mechanism: the mechanism of LDP reports. One for categories needs `rows_max` = 1.
-        clients: N, how many may answer; the round ends as soon as they have. With 0, a secure sum asks the Compute
-            nodes how many clients have a session; the other kinds wait until collect_s and commit_s are over.
+        clients: with 0, a secure sum asks the Compute nodes how many clients have a session; the other kinds wait
+            until collect_s and commit_s are over.
     """
 
     statistic: Annotated[str, Meta(description="Statistic: mean, sum, histogram, ...")]
@@ -88,7 +88,7 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
     Raises `UsageError` that names the wrong setting.
     """
     kind = settings.fill(kind_of(settings.kind, settings.mechanism))
-    settings.check_terms(is_summed=kind.is_summed, is_counted=False)
+    settings.check_terms(is_summed=kind.is_summed, needs_n=False)
     checked = {
         "kind": kind,
         "computes": compute_ids(settings.computes, federation) if kind.is_summed else (),
@@ -110,8 +110,8 @@ def _counting(request: OpenRound, settings: RoundSettings) -> OpenRound:
     """
     if settings.kind == LDP_REPORT:
         return request
-    counted = with_free_count(request.statistic, request.parameters, request.fraction_bits)
-    return msgspec.structs.replace(request, parameters=counted)
+    parameters = with_free_count(request.statistic, request.parameters, request.fraction_bits)
+    return msgspec.structs.replace(request, parameters=parameters)
 
 
 def with_free_count(statistic: str, parameters: PublicParameters, fraction_bits: int) -> PublicParameters:

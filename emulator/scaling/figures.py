@@ -159,7 +159,7 @@ def cell_figures(cell: Cell, measured: CellMeasurement, floor_us: Mapping[str, f
     per_contribution = [
         {role: 1e6 * s / item.contributors for role, s in item.core_s.items()} for item in rounds if item.contributors
     ]
-    counted: dict[str, Any] = {name: _by_role([getattr(item, name) for item in rounds], whole=True) for name in COUNTED}
+    by_role: dict[str, Any] = {name: _by_role([getattr(item, name) for item in rounds], whole=True) for name in COUNTED}
     return Figures(
         **msgspec.structs.asdict(cell),
         wall_s=statistics.median(wall),
@@ -171,7 +171,7 @@ def cell_figures(cell: Cell, measured: CellMeasurement, floor_us: Mapping[str, f
         phases={name: statistics.median(item.phases.get(name, 0.0) for item in rounds) for name in PHASES},
         waiting_s=_median([item.waiting_s for item in rounds]),
         floor_us=dict(floor_us),
-        **counted,
+        **by_role,
         sessions_s=measured.sessions_s,
         sessions_wall_s=measured.sessions_wall_s,
         agreement_s=max(0.0, measured.first.pairs_s - statistics.median(item.pairs_s for item in rounds)),

@@ -42,10 +42,10 @@ class SwarmOptions(CountedTerms, frozen=True, kw_only=True):
     Attributes:
         dropped: K clients that vanish in each round.
         batch: B, the least number of clients in a round; 0 if every round asks all clients.
-        processes: P; there is one more for the Compute nodes. With 0, this process runs all actors.
+        processes: there is one more for the Compute nodes. With 0, this process runs all actors.
         mechanism: of every actor; only the default, the exact one, is private.
         kind: of all rounds. reports: the local mechanism of LDP reports; "" for other kinds.
-        dimension: d of a synthetic sum; 0 if the swarm learns. rounds: number of rounds of a synthetic sum.
+        dimension: 0 if the swarm learns. rounds: of a synthetic sum.
     """
 
     epsilon: Epsilon = 2.0

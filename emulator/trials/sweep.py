@@ -135,14 +135,14 @@ class Sweep(msgspec.Struct, kw_only=True):
             results = (entry.result for entry in outcome.ended.rounds)
             reasons = [next(iter(one.why_declined)) for one in outcome.ended.rounds if one.everybody_declined]
             refused = [reason.split(":")[0] for reason in reasons]
-            counted = (
+            found = (
                 (self.coverage, reached),
                 (self.transitions, outcome.transitions),
                 (self.refusals, outcome.refusals if int(done.item) - self.first < JUDGED else ()),
                 (self.rounds, results),
                 (self.declined, refused),
             )
-            for counts, names in counted:
+            for counts, names in found:
                 for name in names:
                     counts[name] = counts.get(name, 0) + 1
             for invariant in outcome.invariants:

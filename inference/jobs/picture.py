@@ -78,7 +78,7 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     ]
     curves_height = CURVES_HEIGHT + RISK_HEIGHT * (len(summary.get("at_risk", [])) + 1)
     heights = [*([LINE_HEIGHT * len(warnings)] if warnings else []), *([curves_height] if curved else []), *heights]
-    with drawing.figure(WIDTH, HEAD + LINE_HEIGHT * len(head) + sum(heights)) as figure:
+    with drawing.picture(WIDTH, HEAD + LINE_HEIGHT * len(head) + sum(heights)) as figure:
         panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
         if warnings:
             _write(panels.pop(0), warnings)

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from dca_proto.drawing import DPI, figure
+from dca_proto.drawing import DPI, picture
 from dca_proto.privacy.rounding import at_least
 from papers.runner import unbroken
 
@@ -44,7 +44,7 @@ def drawing(
     Args:
         path: the file; its suffix sets the format. size: width and height of one panel in inches.
     """
-    with figure(size[0] * columns, size[1] * rows) as made:
+    with picture(size[0] * columns, size[1] * rows) as made:
         panels = made.subplots(rows, columns, squeeze=False)
         for axes in panels.flat:
             axes.spines[["top", "right"]].set_visible(False)

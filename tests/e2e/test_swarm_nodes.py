@@ -287,7 +287,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     # false alarm: beyond 8 posterior standard deviations, below 1e-14
     np.testing.assert_allclose(slopes, [1, -1], atol=8 * spread + 0.1)
     with monkeypatch.context() as patch:
-        patch.setattr("dca_proto.drawing.figure", None)  # no picture is worth the result
+        patch.setattr("dca_proto.drawing.picture", None)  # no picture is worth the result
         again = ["learn", "trainer.toml", "--json", "again.json", "--plot", "l.png"]
         assert main(again) == 0, "no node runs, and no round takes place"
     printed = one_line(capsys.readouterr().out)

@@ -192,8 +192,8 @@ def test_the_headline_is_private() -> None:
 
 
 def test_the_picture_has_warnings_and_the_unit_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = drawing.figure
-    monkeypatch.setattr(drawing, "figure", lambda *size: real(*size, {"svg.fonttype": "none"}))
+    real = drawing.picture
+    monkeypatch.setattr(drawing, "picture", lambda *size: real(*size, {"svg.fonttype": "none"}))
     rows: Any = [*curve("a", 3), row("mean, a")]
     summary: Any = {"estimates": rows, "warnings": ["little was learned", "x " * 100]}
     found = texts_of(plot_estimates(summary, tmp_path / "a.svg", title="t", private=True))

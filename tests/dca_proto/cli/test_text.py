@@ -110,8 +110,8 @@ def test_a_picture_shows_it_as_it_is(shape: str, tmp_path: Path, monkeypatch: py
         "panels": [row(text) for text in NASTY],
         "curves": [row(f"S({x})", at={"series": text, "x": x}, **shared) for text in NASTY for x in (1.0, 2.0)],
     }[shape]
-    real = drawing.figure
-    monkeypatch.setattr(drawing, "figure", lambda *size: real(*size, {"svg.fonttype": "none"}))
+    real = drawing.picture
+    monkeypatch.setattr(drawing, "picture", lambda *size: real(*size, {"svg.fonttype": "none"}))
     summary: Any = {"estimates": rows, "warnings": [*NASTY], "naive_title": NASTY[1]}
     path = plot_estimates(summary, tmp_path / "a.svg", title=NASTY[1], private=True, caption=NASTY[0])
     found = texts_of(path)
@@ -200,7 +200,7 @@ def test_a_picture_that_fails_is_a_warning(
     def broken(*size: object) -> Any:
         raise ValueError("planted")
 
-    monkeypatch.setattr(drawing, "figure", broken)
+    monkeypatch.setattr(drawing, "picture", broken)
     assert main(DRAWING[name].split()) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "could not be drawn (ValueError: planted); the result is complete without it" in out
@@ -230,7 +230,7 @@ def test_a_page_without_one_of_its_charts_is_still_a_page(
         raise ValueError("planted <b>")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(drawing, "figure", broken)
+    monkeypatch.setattr(drawing, "picture", broken)
     Path("scaling.json").write_text(json.dumps(scaling()), encoding="utf-8")
     assert main(["report", "scaling.json"]) == 0
     assert "This chart could not be drawn (ValueError: planted &lt;b&gt;)" in Path("scaling.html").read_text()

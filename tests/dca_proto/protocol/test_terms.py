@@ -84,10 +84,10 @@ def test_n_min_and_honest_are_those_of_the_announced_kind() -> None:
     ("changes", "asked", "message"),
     [
         ({"clients": 0}, {}, "clients is 0; give their number N"),
-        ({"clients": -1}, {"is_counted": False}, "clients is -1; give a number from 0 to 10000000"),
+        ({"clients": -1}, {"needs_n": False}, "clients is -1; give a number from 0 to 10000000"),
         ({"tolerate": -1}, {}, "tolerate is -1"),
         ({"colluders": 5}, {}, "c = 5 colluders exceed T = 4; lower colluders to 4, or raise tolerate to 5"),
-        ({"clients": 0, "colluders": 5}, {"is_counted": False}, "c = 5 colluders exceed T = 4"),
+        ({"clients": 0, "colluders": 5}, {"needs_n": False}, "c = 5 colluders exceed T = 4"),
         (
             {"tolerate": 19},
             {},
@@ -116,7 +116,7 @@ def test_a_record_that_states_a_lower_limit_anew_keeps_the_upper_one(seconds: fl
 
 def test_terms_that_a_round_can_have_pass() -> None:
     terms().check_terms(batch=5)
-    terms(clients=0).check_terms(is_counted=False)
+    terms(clients=0).check_terms(needs_n=False)
     terms(tolerate=0, colluders=0, computes=0).check_terms(is_summed=False)
 
 
