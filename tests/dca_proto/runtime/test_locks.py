@@ -70,21 +70,22 @@ def test_whatever_is_locked_names_itself_and_its_user(what: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("what", USERS)
-def test_a_forked_child_does_not_keep_a_lock(what: str, tmp_path: Path) -> None:
-    """It has inherited the open file, and may live on."""
-    read, write = os.pipe()
-    with USERS[what](tmp_path / "used"):
-        if not (child := os.fork()):
-            os.read(read, 1)
-            os._exit(0)
-    try:
+def test_a_forked_child_does_not_keep_a_lock(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has inherited the open file, as a copy of the descriptor has, and may live on."""
+    inherited, flock = [], locks.fcntl.flock
+
+    def noted(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        if operation & locks.fcntl.LOCK_EX:
+            inherited.append(os.dup(descriptor))
+
+    monkeypatch.setattr(locks.fcntl, "flock", noted)
+    for _ in range(2):
         with USERS[what](tmp_path / "used"):
             pass
-    finally:
-        os.write(write, b"x")
-        os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
+    assert len(inherited) == 2
+    for descriptor in inherited:
+        os.close(descriptor)
 
 
 def test_the_lock_of_a_process_that_is_killed_is_free(tmp_path: Path) -> None:
