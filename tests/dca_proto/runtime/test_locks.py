@@ -130,4 +130,4 @@ def test_a_file_system_without_locks_is_named_and_nothing_stays_open(
     before = len([*Path("/proc/self/fd").iterdir()])
     with pytest.raises(StorageError, match="cannot lock the folder: No locks available; put it on another file system"):
         locked(tmp_path, os.O_RDONLY, "the folder", "wait")
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before
