@@ -198,8 +198,10 @@ class JobRounds:
     async def _sum(self, request: RoundRequest, recalled: Recalled) -> NoisyAggregate:
         """Return the result of a recorded round, after finishing an open one; otherwise run new rounds."""
         end: End | None = None
+        repeats: tuple[bytes, ...] = ()
         for opened, recorded in recalled.attempts:
             end = recorded or await self._end_of(opened.round, self._trainer.resume_round(opened.round))
+            repeats = _with(repeats, end)
             self._is_recalled = recorded is not None
             self._last_invited = opened.round.invited
             self._note(opened.round, end)
@@ -207,8 +209,8 @@ class JobRounds:
                 return checked(end.aggregate)
         if recalled.given_up is not None:
             raise _aborted(recalled.given_up)
-        attempts = self._retries + self._is_recalled  # a rejoined round counts as an attempt of this process
-        repeats = _repeatable(recalled)
+        # a rejoined round counts as an attempt of this process, unless it is to be repeated
+        attempts = self._retries + (self._is_recalled or bool(repeats))
         while attempts:
             try:
                 end = await self._fresh(request, repeats)
@@ -223,9 +225,8 @@ class JobRounds:
                 return end.aggregate
             if end.remedy:
                 break
-            may_repeat = end.repeatable and len(repeats) < REPEATS_MAX
-            repeats = (*repeats, end.round_id) if may_repeat else ()
-            attempts -= not may_repeat
+            repeats = _with(repeats, end)
+            attempts -= not repeats
         assert isinstance(end, Failed), "there was an attempt"
         raise _aborted(end)
 
@@ -357,9 +358,7 @@ def _differing_fields(one: OpenRound, other: OpenRound) -> list[str]:
     return [name for name in first if name not in free and first[name] != second[name]]
 
 
-def _repeatable(recalled: Recalled) -> tuple[bytes, ...]:
-    """Return the ids of a request's last rounds that a new one repeats."""
-    repeats: list[bytes] = []
-    for opened, end in recalled.attempts:
-        repeats = [*repeats, opened.round.round_id] if isinstance(end, Failed) and end.repeatable else []
-    return tuple(repeats) if len(repeats) <= REPEATS_MAX else ()
+def _with(repeats: tuple[bytes, ...], end: End) -> tuple[bytes, ...]:
+    """Return the ids of the cancelled rounds that the next one repeats: those before one, and that one."""
+    may_repeat = isinstance(end, Failed) and end.repeatable and len(repeats) < REPEATS_MAX
+    return (*repeats, end.round_id) if may_repeat else ()
