@@ -16,10 +16,7 @@ def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
     """
     if not 1 <= nodes <= rows:
         raise UsageError(f"--data-nodes {nodes}: expected 1 to {rows}, the number of training rows")
-    if not 0 <= dropped < nodes:
-        raise UsageError(
-            f"--drop {dropped}: 0 to {nodes - 1} of {nodes} data nodes may drop, for at least one has to release"
-        )
+    check_dropped(dropped, nodes, "data node", "release")
     if rows // nodes < least:
         most = rows // least
         remedy = f"lower --data-nodes to {most}" if most else "bring more rows"
@@ -29,15 +26,13 @@ def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
         )
 
 
-def check_reporters(clients: int, dropped: int) -> None:
-    """Refuse to let all clients of a round of LDP reports drop. Raises `UsageError`."""
+def check_dropped(dropped: int, clients: int, who: str = "client", answer: str = "contribute") -> None:
+    """Refuse to let all participants of a round drop. Raises `UsageError`.
+
+    Args:
+        who: a participant. answer: what at least one has to do.
+    """
     if not 0 <= dropped < clients:
         raise UsageError(
-            f"--drop {dropped}: 0 to {clients - 1} of {clients} clients may drop, for at least one has to report"
+            f"--drop {dropped}: 0 to {clients - 1} of {clients} {who}s may drop, for at least one has to {answer}"
         )
-
-
-def check_dropped(dropped: int, clients: int) -> None:
-    """Refuse to let all clients of a secure sum drop. Raises `UsageError`."""
-    if not 0 <= dropped < clients:
-        raise UsageError(f"--drop {dropped}: expected 0 to {clients - 1} of {clients} clients; one has to stay")

@@ -32,7 +32,7 @@ from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.run_ledger import RunLedger
 from dca_proto.statistics.categories import categories_option, parse_categories
 from dca_proto.wording import counted
-from emulator.counts import check_nodes, check_reporters
+from emulator.counts import check_dropped, check_nodes
 from emulator.swarm.live import Swarm, SwarmResult, run_swarm
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import exit_code, not_private_because, summarise
@@ -166,7 +166,7 @@ class _Learning:
             least = spec.job.rows_least(spec.train.schema, spec.settings)
             check_nodes(spec.clients, len(spec.train.y), options.dropped, least)
         elif options.kind is LdpReport:
-            check_reporters(spec.clients, options.dropped)
+            check_dropped(options.dropped, spec.clients, answer="report")
         else:
             rows = len(spec.train.y)
             if not 1 <= spec.clients <= rows:
