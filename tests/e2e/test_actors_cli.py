@@ -220,7 +220,7 @@ def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     """A client is away, a Compute node goes before its abort: the charge stays until the node is back."""
     node = processes.start(*DEVICE, "compute-2.toml", "--log-json")
     until(node, "Connected")
-    windows = ("--clients", str(CLIENTS), "--collect-s", "30", "--commit-s", "2")
+    windows = ("--clients", str(CLIENTS), "--collect-s", "8", "--commit-s", "2")
     with Actors(folder, *EARLY, "compute-1") as others:
         trainer = processes.start(*DCA, "trainer", "trainer.toml", *ROUND, *windows)
         others.wait_for(Acknowledged, CLIENTS - 1)

@@ -1,4 +1,7 @@
-"""With too few Compute nodes up, commands on a real broker end within a minute, at no charge, and name them (§4.1)."""
+"""With too few Compute nodes up, commands on a real broker end after a wait, at no charge, and name them (§4.1).
+
+The wait is shorter here than the usual one.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,21 @@ from patience import PATIENCE_S
 from schemas import parsed
 
 from dca_proto.protocol.facts import SessionKept
+from dca_proto.protocol.params import Timing
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.spending import read_ledger_view
 from dca_proto.wording import listed
 
 CLIENTS = 4
-COMMAND = [sys.executable, "-c", "import sys; from dca_proto.cli import main; sys.exit(main(sys.argv[1:]))"]
+WAIT_S = 15
+PATIENT = f"""
+import functools, sys
+from dca_proto.runtime import config
+config.Timing = functools.partial(config.Timing, hopeless_ms={WAIT_S * 1000})
+from dca_proto.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+COMMAND = [sys.executable, "-c", PATIENT]
 ROUND = ["--statistic", "mean", "--columns", "x", "--bounds", "x=0:1", "--epsilon", "1", "--delta", "1e-6"]
 JOB = f"""
 [job]
@@ -64,18 +76,18 @@ class Call:
         assert self.done.returncode == 3, lines
         for name in self.dead:
             assert f"Compute node {name} has not answered; is it up?" in lines[-1]
-        assert "(waited 45 s; nothing was charged)" in lines[-1]
+        assert f"(waited {WAIT_S} s; nothing was charged)" in lines[-1]
         log = one_line(self.done.stderr)
         assert f"start {listed(self.dead)} again, then run the same command" in log
         assert "too few to go on without" in log, "said after ten seconds"
         assert parsed(self.done.stdout, self._command)["ok"] is False
         files = [self._folder / "trainer.toml", *self._folder.glob("client-*.toml")]
         assert sum(len(read_ledger_view(path).ledger.charges) for path in files) == 0
-        assert 45 < self.taken_s < PATIENCE_S, "60 s, and the start of Python on a busy machine"
+        assert WAIT_S < self.taken_s < PATIENCE_S
 
 
 @pytest.mark.long
-def test_a_command_ends_within_a_minute_at_no_charge(embedded_broker: Broker, tmp_path: Path) -> None:
+def test_a_command_ends_after_a_wait_at_no_charge(embedded_broker: Broker, tmp_path: Path) -> None:
     cases = [(command, size) for command in CALLS for size in SIZES]
     calls = [Call(tmp_path / str(number), embedded_broker.url, *case) for number, case in enumerate(cases)]
     with ThreadPoolExecutor(len(calls)) as pool:
@@ -83,3 +95,4 @@ def test_a_command_ends_within_a_minute_at_no_charge(embedded_broker: Broker, tm
             running.result()
     for call in calls:
         call.check()
+    assert Timing().hopeless_ms < 60_000

@@ -169,10 +169,9 @@ def check_ledgers(folder: Path, results: int) -> None:
     [
         ([[], [1], [], []], False),
         ([[], [1, 4], [], []], False),
-        ([[], [1], [3], []], False),
         ([[], [1], [2], [3], [4], []], True),
     ],
-    ids=["one", "two at once", "two", "all in turn"],
+    ids=["one", "two at once", "all in turn"],
 )
 def test_killed_nodes_cost_a_wait_and_no_charge(
     plan: Plan, restarts: bool, secure_broker: Broker, authority: Path, tmp_path: Path

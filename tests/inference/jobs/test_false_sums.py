@@ -101,5 +101,7 @@ def test_no_finite_sum_ends_a_job_with_another_error(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", SUMMED)
 def test_no_more_do_many_others(name: str) -> None:
-    assert failures(name, 8.0, SUMS) == {}
-    assert failures(name, 0.5, SUMS) == {}
+    """Half of them with much noise, and the others with little."""
+    sums = list(SUMS)
+    assert failures(name, 8.0, sums[::2]) == {}
+    assert failures(name, 0.5, sums[1::2]) == {}

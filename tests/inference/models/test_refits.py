@@ -26,6 +26,7 @@ from inference.jobs import find, refit
 from inference.jobs.base import Conditions
 from inference.jobs.settings import settings_from
 from inference.models.estimator import RecordedRounds
+from inference.models.shrinkage import Shrinkage
 from inference.posterior import Posterior
 from inference.problem import Schema, stream
 from inference.rounds import run
@@ -76,6 +77,12 @@ JOBS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("survival", "trial", {"intervals": 4}, {"prior_rows": 300.0}),
     ("survival-regression", "trial", {"intervals": 3}, {"prior_sd": 0.02}),
 ]
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the same each time, so a few show whether fits are alike."""
+    monkeypatch.setattr(Shrinkage.shrink, "__defaults__", (60, ()))
 
 
 def data(kind: str) -> tuple[np.ndarray, Schema]:
