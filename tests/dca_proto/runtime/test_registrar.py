@@ -361,7 +361,7 @@ def test_a_book_that_is_none_is_refused(host: Path) -> None:
     (host / "registrar.db").write_text("x" * 4096)
     with pytest.raises(StorageError, match="cannot open the registrar's book"):
         Book(host / "registrar.db")
-    assert isinstance(EnrolmentRefused("a", "b"), module.Refused)
+    assert isinstance(EnrolmentRefused("a", "b"), module.EnrolmentRefused)
     assert "book" in RegistrarFile.__struct_fields__
 
 
