@@ -80,7 +80,10 @@ class Watching(Answering):
         query = encode(self._sign(Query(current.id, current.hash))) if due else b""
         asked = [current.send(query, Channel.COMPUTE, node) for node in due]
         silent = tuple(node for node in waiting if quiet[node] >= silent_ms)
-        heard = sum(now_ms - current.heard.get(node, 0) < silent_ms // 2 for node in current.computes)
+        lately_ms = (
+            silent_ms * 3 // 4
+        )  # one that answers each question is heard every second look, of which each is late
+        heard = sum(now_ms - current.heard.get(node, 0) < lately_ms for node in current.computes)
         if self._spare(heard, current) < 0:
             current.cut_off_ms = now_ms
         if not heard:
