@@ -79,12 +79,13 @@ def page_of(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 @sampled
 def test_a_histogram_of_reports(
-    dca: Dca, table: Path, any_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dca: Dca, table: Path, mosquitto_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = dca(*own(table, any_broker.url, "calls", "--job", "ldp-histogram", "--epsilon", "6", *QUICK, "--json", "-"))
+    done = dca(
+        *own(table, mosquitto_broker.url, "calls", "--job", "ldp-histogram", "--epsilon", "6", *QUICK, "--json", "-")
+    )
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     assert (result["reports"], result["mechanism"], result["round_kind"]) == (*["unary-encoding"] * 2, "ldp-report")
