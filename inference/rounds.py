@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from dca_proto.aggregate import Job, NoisyAggregate, RoundRequest
 from dca_proto.errors import NoAggregate
 from dca_proto.plausibility import checked
 from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
 from dca_proto.statistics.categories import plain_name
 from inference.errors import DataError
 from inference.problem import Schema
 
-__all__ = ["CostedRounds", "Job", "Replayed", "Rounds", "as_text", "by_labels", "named", "run"]
+__all__ = ["CostedRounds", "Job", "Replayed", "Rounds", "as_text", "by_labels", "named", "request_of", "run"]
 
 R = TypeVar("R")
 
@@ -67,6 +68,21 @@ class Replayed:
                 f"{request.statistic!r}; give those of all rounds in order, and the settings that asked for them"
             )
         return aggregate
+
+
+def request_of(
+    statistic: Any, share: float = 1.0, kind: type[Kind] = SecureSum, rows_max: int | None = None
+) -> RoundRequest:
+    """Return the request for a statistic.
+
+    Args:
+        statistic: a `dca_proto.statistics.Statistic`, of which all parameters are stated. share: of the job's μ².
+        rows_max: of each data node, the first ones; then of a client in other rounds, the first alone. By default all.
+    """
+    given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
+    rows = 0 if rows_max is None else rows_max if kind is NodeRelease else 1
+    parameters = json.loads(json.dumps(given))  # tuples become lists, as they arrive
+    return RoundRequest(statistic.name, parameters, budget_share=share, rows_max=rows, kind=kind())
 
 
 def by_labels(job: Job[R], schema: Schema) -> Job[R]:

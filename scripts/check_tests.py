@@ -43,13 +43,13 @@ from scipy import stats
 
 from dca_proto import JobTerms
 from dca_proto.privacy.rounding import at_least
-from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.runtime.files import write_json
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
-from inference.models.table.columns import Columns, request_of
+from inference.models.table.columns import Columns
 from inference.models.table.comparison import Means, Ratios, independence, of_means, of_shares, shares_of
 from inference.problem import Schema
+from inference.rounds import request_of
 from papers.experiment import seen_share
 
 CLIENTS, EPSILONS, DELTA = (100, 1_000, 10_000), (0.5, 1.0, 4.0), 1e-5
@@ -88,7 +88,7 @@ def noise_of(clients: int, epsilon: float, groups: int, codes: int) -> Noise:
     schema = Schema(("g",), "y", {"g": Interval(0, groups - 1), "y": ends})
     statistic = Columns.of(schema, ("y",), "g", "y" if codes else "").statistic(0)
     terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=clients, tolerate=clients // 10, computes=(b"a", b"b"))
-    released = IdealSwarm(np.zeros((clients, 2)), ["y", "g"], terms).run_round(request_of(statistic, SecureSum, 1))
+    released = IdealSwarm(np.zeros((clients, 2)), ["y", "g"], terms).run_round(request_of(statistic, rows_max=1))
     sd = float(released.noise_variance) ** 0.5
     if codes:
         return Noise(sd / statistic.code_weight, 0.0, 1.0)

@@ -306,6 +306,19 @@ class RefitJob(LearningJob):
         return as_posterior(outcome).refit(**{name: getattr(settings, name) for name in self.changeable})
 
 
+class ColumnJob(LearningJob):
+    """A job that describes one column: that of the setting ``column``, by default the target."""
+
+    scored = False
+    estimator = "one column: nothing to predict"
+
+    def numbers(self, schema: Schema, settings: Any) -> tuple[str, ...]:
+        return (schema.column(settings.column),)
+
+    def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> Sequence[Stage]:
+        return one_round(schema.column(settings.column))
+
+
 def as_posterior(result: Any) -> Any:
     """Return the `inference.posterior.Posterior` of a law, or the result if it is one."""
     return result.posterior() if hasattr(result, "posterior") else result

@@ -25,6 +25,7 @@ SAMPLED = ("chains", "warmup", "draws", "require_mixed", "seed")
 REGRESSION_PRIOR = ("coefficient_sd", "intercept_sd", "feature_sd", "residual_sd")
 """Settings for a regression's prior."""
 OF_BOUNDS = "on columns mapped from their bounds to ±1; by default from the bounds"
+NOT_OF_REPORTS = "an estimator fits rows, aggregates or rounds of sums, not reports"
 _NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
 
 
@@ -80,6 +81,7 @@ class ReportJob(LearningJob):
     """A job whose clients report once, and whose posterior is sampled; a setting names the mechanism."""
 
     kinds = (LdpReport,)
+    estimator = NOT_OF_REPORTS
 
     def check(self, schema: Schema, settings: Any) -> None:
         check_installed()

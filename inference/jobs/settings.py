@@ -29,6 +29,7 @@ from dca_proto.wording import parse_json
 from inference.errors import DataError, unknown
 
 S = TypeVar("S")
+ROWS_MAX = 100_000  # of a data node, by default
 Numbers = tuple[float, ...]
 LARGEST, FOUND_CHARS_MAX = sys.float_info.max, 60
 _WORDS = {
@@ -48,6 +49,21 @@ def setting(default: Any, meaning: str, check: Callable[[str, Any], None] | None
         names: whether it is a text of names by commas, as in sex,smoker; a list of texts is accepted, too.
     """
     return field(default=default, metadata={"meaning": meaning, "check": check, "names": names})
+
+
+def one_column() -> Any:
+    """Return the setting ``column`` of a job that describes one column."""
+    return setting(None, "Which column; by default the target.")
+
+
+def rows_of_nodes() -> Any:
+    """Return the setting ``rows_max`` of a job that data nodes can release to."""
+    return setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+
+
+def first_share(default: float) -> Any:
+    """Return the setting ``std_share`` of a job whose first round locates columns."""
+    return setting(default, "The first round's share of the budget, between 0 and 1.", require_share)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ these. The first round of scores asks at equal chances and effects of 0.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
@@ -15,22 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.statistics.category_score import CLASSES_MAX, CategoryScore
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.statistics.category_score import CLASSES_MAX
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, Stage
 from inference.jobs.examples import GRADE, KIND, Clean, Example
-from inference.jobs.settings import require_count, require_positive, require_share, setting
+from inference.jobs.settings import first_share, require_count, require_positive, setting
 from inference.locate import locate, phases_request
 from inference.models.categories import scoring
 from inference.models.categories.law import Categories, categories_from, exact_categories, scored, statistic_of
 from inference.models.categories.model import Model
-from inference.models.categories.scoring import Request, Rows
+from inference.models.categories.scoring import Rows
 from inference.models.glm.job import ROUNDS, STD_SHARE, shares, stages_of
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.problem import Array, Problem, Schema
-from inference.rounds import Job
+from inference.rounds import Job, request_of
 
 CURVED_MAX = 10_000  # terms of the information with those of curves, beyond which no round asks for curves
 
@@ -40,7 +39,7 @@ class Settings(Shrinkage):
     """Settings of both jobs."""
 
     rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
-    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
+    std_share: float = first_share(STD_SHARE)
     prior_sd: float = setting(
         scoring.EFFECT_SD, "Standard deviation of the prior of each standardised effect.", require_positive
     )
@@ -81,7 +80,7 @@ def category_regression(
     for place, share in enumerate(shares(rounds, std_share)):
         further = {"cubes": 0.0 if place else scoring.CUBES, "curves": curves if place == rounds - 1 else 0.0}
         request = scoring.best_request(rows, theta, n, per_sensitivity / sqrt(share), model, **further)
-        aggregates.append((yield request_of(columns, model, request, share)))
+        aggregates.append((yield request_of(statistic_of(columns, model, request), share)))
         if place < rounds - 1:
             released, rows = scored(aggregates[1:], model)
             theta = scoring.next_theta(released, rows, n, model)
@@ -93,13 +92,6 @@ def columns_of(schema: Schema, phases: NoisyAggregate, codes: Array) -> Standard
     columns = locate(phases).standardisation(schema, inf)
     columns.centre[-1], columns.scale[-1] = codes[0], 1.0
     return replace(columns, bound=np.r_[columns.farthest(schema)[:-1], len(codes) - 1.0])
-
-
-def request_of(columns: Standardisation, model: Model, request: Request, share: float) -> RoundRequest:
-    """Return the request of a round of scores."""
-    statistic = statistic_of(columns, model, request)
-    given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
-    return RoundRequest(CategoryScore.name, json.loads(json.dumps(given)), budget_share=share)
 
 
 def of_rows(X: Array, y: Array, given: Any) -> Categories:

@@ -19,11 +19,11 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.protocol.wire.kinds import Kind, LdpReport
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.jobs.base import Conditions, Stage, one_round
+from inference.jobs.base import ColumnJob, Conditions, Stage, one_round
 from inference.jobs.estimates import SHARE, TAILS, Estimate, Marginal, normal
 from inference.jobs.examples import COUNT, QUICK_DRAWS, Clean, Example
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings
-from inference.jobs.settings import Numbers, given, one_of, require_positive, setting, within
+from inference.jobs.settings import Numbers, given, one_column, one_of, require_positive, setting, within
 from inference.jobs.summary import NAIVE, Standard
 from inference.models.fit import histogram
 from inference.models.priors import DirichletPrior
@@ -41,7 +41,7 @@ ZERO = 1e-9  # of the bounds' half-width; an edge this close to 0 is set to 0
 class Settings(SamplerSettings):
     """Settings of `ldp-histogram`."""
 
-    column: str | None = setting(None, "Which column; by default the target.")
+    column: str | None = one_column()
     values: int | None = setting(None, "The column's values are 0, 1, ..., values - 1.", within(2, CATEGORIES_MAX))
     edges: tuple[float, ...] | None = setting(
         None, "Edges of the bins, in the column's units; values outside count in the outer bins."
@@ -107,12 +107,11 @@ def _table(posterior: Posterior, aggregate: NoisyAggregate, schema: Schema | Non
     return [Estimate(name, "", figure, axis=axis, naive=other) for name, figure, other in figures]
 
 
-class Histogram(ReportJob):
+class Histogram(ReportJob, ColumnJob):
     """Shares of the categories of one column."""
 
-    name, title, scored, settings = "ldp-histogram", "Shares", False, Settings
+    name, title, settings = "ldp-histogram", "Shares", Settings
     changeable = ("concentration", *SAMPLED)
-    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
     about = "shares of one column's categories, from [LDP reports](jobs/reports.md)"
     examples = (
         Example(COUNT, {"values": 5, **QUICK_DRAWS}),
@@ -122,7 +121,7 @@ class Histogram(ReportJob):
 
     def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
         by_size = settings.edges is not None or settings.bins is not None
-        return (schema.column(settings.column),) if by_size else ()
+        return super().numbers(schema, settings) if by_size else ()
 
     def check(self, schema: Schema, settings: Settings) -> None:
         super().check(schema, settings)

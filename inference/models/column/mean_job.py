@@ -24,11 +24,19 @@ from inference.bounds import Interval
 from inference.columns import COUNT_WEIGHT, COUNT_WEIGHT_L1
 from inference.draws import DRAWS
 from inference.errors import DataError
-from inference.jobs.base import Conditions, Stage, one_round
+from inference.jobs.base import ColumnJob, Conditions
 from inference.jobs.estimates import Estimate, Marginal, normal, of_draws
 from inference.jobs.examples import QUICK_DRAWS, Clean, Example
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings
-from inference.jobs.settings import given, one_of, require_count, require_finite, require_positive, setting
+from inference.jobs.settings import (
+    given,
+    one_column,
+    one_of,
+    require_count,
+    require_finite,
+    require_positive,
+    setting,
+)
 from inference.jobs.summary import NAIVE
 from inference.mcmc.run import Run
 from inference.models import fit
@@ -48,7 +56,7 @@ PRIORS = ("prior_mean", "prior_mean_sd", "prior_sd", "prior_log_sd", "prior_shap
 class Settings(SamplerSettings):
     """Settings of `ldp-mean`."""
 
-    column: str | None = setting(None, "Which column; by default the target.")
+    column: str | None = one_column()
     family: str = setting(GAUSSIAN, f"The law of its values: {', '.join(FAMILIES)}.", one_of(FAMILIES))
     mechanism: str = setting(LAPLACE, f"How clients report: {', '.join(MECHANISMS)}.", one_of(MECHANISMS))
     lower: float | None = setting(
@@ -141,17 +149,13 @@ def _moments(family: Family, values: Array) -> list[Marginal]:
     return figures
 
 
-class Mean(ReportJob):
+class Mean(ReportJob, ColumnJob):
     """Mean and spread of one column."""
 
-    name, title, scored, settings = "ldp-mean", "Mean and spread", False, Settings
+    name, title, settings = "ldp-mean", "Mean and spread", Settings
     changeable = ("family", *PRIORS, *SAMPLED)
-    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
     about = "mean and spread of one column, from [LDP reports](jobs/reports.md)"
     examples, clean = (Example(settings=QUICK_DRAWS),), Clean("a normal column")
-
-    def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
-        return (schema.column(settings.column),)
 
     def averaged(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
         return (schema.column(settings.column),)
@@ -162,9 +166,6 @@ class Mean(ReportJob):
 
     def contributors_least(self, schema: Schema, settings: Settings, kind: type[Kind]) -> int:
         return 2  # the mean and its spread
-
-    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-        return one_round(schema.column(settings.column))
 
     def rounds(
         self, schema: Schema, settings: Settings, conditions: Conditions

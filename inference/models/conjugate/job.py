@@ -11,9 +11,9 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import unknown
-from inference.jobs.base import Conditions, LearningJob, Stage, one_round
+from inference.jobs.base import ColumnJob, Conditions
 from inference.jobs.examples import Clean, Example
-from inference.jobs.settings import JobSettings, given, one_of, require_finite, require_positive, setting
+from inference.jobs.settings import JobSettings, given, one_column, one_of, require_finite, require_positive, setting
 from inference.models.conjugate.categorical import Categorical
 from inference.models.conjugate.family import METHODS, PRIOR, Family, posterior_of
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Gaussian, Poisson
@@ -50,14 +50,14 @@ def family(name: str, column: str, interval: Interval, **prior: Any) -> Family:
 class Settings(JobSettings):
     """Settings of these jobs; each job adds a ``prior_a`` for each parameter a of its conjugate prior."""
 
-    column: str | None = setting(None, "Which column; by default the target.")
+    column: str | None = one_column()
     method: str = setting(METHODS[0], f"How to compute the posterior: {', '.join(METHODS)}.", one_of(METHODS))
 
 
-class FamilyJob(LearningJob):
+class FamilyJob(ColumnJob):
     """The job of one model: the parameters of one column's law."""
 
-    title, scored, estimator = "Parameters", False, "one column: nothing to predict"
+    title = "Parameters"
 
     def __init__(self, name: str) -> None:
         own: list[Any] = [
@@ -79,7 +79,7 @@ class FamilyJob(LearningJob):
         return family(self.name, column, schema.bounds[column], **prior)
 
     def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
-        return () if FAMILIES[self.name].of_codes else (schema.column(settings.column),)
+        return () if FAMILIES[self.name].of_codes else super().numbers(schema, settings)
 
     def averaged(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
         return (schema.column(settings.column),) if FAMILIES[self.name].averages else ()
@@ -89,9 +89,6 @@ class FamilyJob(LearningJob):
 
     def contributors_least(self, schema: Schema, settings: Settings, kind: type[Any]) -> int:
         return self._family(schema, settings).least
-
-    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-        return one_round(schema.column(settings.column))
 
     def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
         return (yield self._family(schema, settings).request())

@@ -25,7 +25,7 @@ from inference.columns import COUNT_WEIGHT, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, Estimable, Stage
 from inference.jobs.examples import COUNT, NUMBER, Clean, Example
-from inference.jobs.settings import require_count, require_positive, require_share, setting
+from inference.jobs.settings import first_share, require_count, require_positive, setting
 from inference.locate import locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Family, Poisson, StudentT, rate
@@ -189,7 +189,7 @@ class Settings(Shrinkage):
     """Settings of `poisson-regression`, and the base of the other's."""
 
     rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
-    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
+    std_share: float = first_share(STD_SHARE)
     prior_sd: float = setting(
         PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.", require_positive
     )

@@ -116,7 +116,6 @@ class LdpRegression(ReportJob):
 
     name, settings = "ldp-regression", Settings
     changeable = ("noise_aware", *PRIORS, *SAMPLED)
-    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
     about = "a regression, linear or logistic, from [LDP reports](jobs/reports.md)"
     examples = (Example(settings=QUICK_DRAWS),)
     clean = Clean("normal features", clients=200_000, epsilon=8.0)

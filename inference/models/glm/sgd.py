@@ -53,6 +53,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.examples import Clean, Example
+from inference.jobs.reports import NOT_OF_REPORTS
 from inference.jobs.settings import JobSettings, one_of, require_count, require_positive, setting
 from inference.locate import LEAST_COMPLETE
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
@@ -249,7 +250,7 @@ class LdpSgd(LearningJob):
     name, settings = "ldp-sgd", Settings
     iterative, drawable = True, False
     kinds = (LdpReport,)
-    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
+    estimator = NOT_OF_REPORTS
     about = "a regression by gradient steps, no intervals, from [LDP reports](jobs/reports.md)"
     examples, clean = (Example(settings={"group": 8}),), Clean("normal features")
 

@@ -38,7 +38,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.examples import NUMBER
-from inference.jobs.settings import one_of, require_positive, require_share, setting
+from inference.jobs.settings import first_share, one_of, require_positive, setting
 from inference.locate import Located, about_clamped, locate, means, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
@@ -119,7 +119,7 @@ class BoundedSettings(Shrinkage):
 class Settings(BoundedSettings):
     """Settings of `regression`."""
 
-    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
+    std_share: float = first_share(STD_SHARE)
 
 
 OWN: dict[str, Callable[[str, Any], object]] = {

@@ -35,7 +35,7 @@ from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import BY_SD, SHARE, TAILS, Estimate, Marginal, of_draws, score, student
 from inference.jobs.examples import PAIRS, Clean, Example
-from inference.jobs.settings import JobSettings, given, require_count, require_positive, require_share, setting, within
+from inference.jobs.settings import JobSettings, first_share, given, require_count, require_positive, setting, within
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
 from inference.laws import Drawn
 from inference.locate import locate, phases_request
@@ -62,7 +62,7 @@ class Settings(JobSettings):
         None, "Number of iterations in which each client takes part; by default planned.", require_count
     )
     batch: int = setting(0, BATCH, within(0))
-    std_share: float = setting(0.1, "The first round's share of the budget, between 0 and 1.", require_share)
+    std_share: float = first_share(0.1)
     start: str = setting(
         "", "Guesses of the means in the columns' units, as in -2,0;2,0;0,3: components by semicolons."
     )

@@ -13,9 +13,9 @@ from dca_proto.statistics import NestedCounts
 from dca_proto.statistics.nested import LEVELS_MAX
 from inference.draws import attributes
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, one_round
+from inference.jobs.base import ColumnJob, Conditions
 from inference.jobs.examples import NUMBER, Clean, Example
-from inference.jobs.settings import JobSettings, require_share, setting, within
+from inference.jobs.settings import JobSettings, one_column, require_share, setting, within
 from inference.models.quantiles.distribution import Cumulative, name_of, posterior_of
 from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
@@ -40,7 +40,7 @@ def require_probabilities(key: str, values: tuple[float, ...] | None) -> None:
 class Settings(JobSettings):
     """Settings of `quantiles`."""
 
-    column: str | None = setting(None, "Which column; by default the target.")
+    column: str | None = one_column()
     probabilities: tuple[float, ...] | None = setting(
         None, "Which quantiles, such as 0.1,0.5,0.9; by default the quartiles.", require_probabilities
     )
@@ -49,11 +49,10 @@ class Settings(JobSettings):
     )
 
 
-class Quantiles(LearningJob):
+class Quantiles(ColumnJob):
     """Quantiles of one column."""
 
-    name, title, settings, scored = "quantiles", "Quantiles", Settings, False
-    estimator = "one column: nothing to predict"
+    name, title, settings = "quantiles", "Quantiles", Settings
     about = "[median and quartiles](jobs/quantiles.md) of one column, or other quantiles"
     changeable = ("probabilities",)
     examples, clean = (Example(NUMBER),), Clean("a normal column")
@@ -66,14 +65,8 @@ class Quantiles(LearningJob):
             columns=(column,), lower=ends.lower, upper=ends.upper, levels=settings.levels, count_weight=weight
         )
 
-    def numbers(self, schema: Schema, settings: Settings) -> tuple[str, ...]:
-        return (schema.column(settings.column),)
-
     def check(self, schema: Schema, settings: Settings) -> None:
         self._statistic(schema, settings)
-
-    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-        return one_round(schema.column(settings.column))
 
     def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Any]:
         statistic = self._statistic(schema, settings)

@@ -35,6 +35,7 @@ from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage
 from inference.jobs.examples import NUMBER, Clean, Example
+from inference.jobs.reports import NOT_OF_REPORTS
 from inference.jobs.settings import setting, within
 from inference.models.quantiles.distribution import Cumulative, posterior_of
 from inference.models.quantiles.job import QUARTILES, Quantiles
@@ -142,7 +143,7 @@ class ReportedQuantiles(Quantiles):
     """Quantiles of one column, from one report of each client."""
 
     name, settings, kinds = "ldp-quantiles", Settings, (LdpReport,)
-    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
+    estimator = NOT_OF_REPORTS
     about = "median and quartiles of one column, from [LDP reports](jobs/reports.md)"
     examples, clean = (Example(NUMBER, {"levels": 1}),), Clean("a normal column")
 

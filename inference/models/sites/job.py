@@ -30,7 +30,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.reports import SAMPLED, SamplerSettings, check_installed
-from inference.jobs.settings import one_of, require_count, require_positive, require_share, setting
+from inference.jobs.settings import first_share, one_of, require_count, require_positive, rows_of_nodes, setting
 from inference.laws import Draws
 from inference.locate import phases_request
 from inference.mcmc.run import PRIOR_DRAWS, Options, numpyro_module
@@ -60,7 +60,7 @@ from inference.problem import Array, Problem, Schema, sites_of, stream
 from inference.rounds import Job
 
 GRID, NUTS = METHODS = ("grid", "nuts")
-ROWS_MAX, ROUNDS = 100_000, 3
+ROUNDS = 3
 DRAWS = 1_000  # of each chain, by method grid
 SITES_LEAST = 2
 FEW = 6  # sites below which the spread between them rests on its prior
@@ -90,7 +90,7 @@ class Settings(SamplerSettings):
         2.0, "Standard deviation of the prior of the mean of sites, standardised.", require_positive
     )
     prior_sd: float = setting(1.0, "Standard deviation of the prior of each slope, standardised.", require_positive)
-    rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+    rows_max: int = rows_of_nodes()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class LogisticSettings(Settings):
     """Settings of `sites-logistic`."""
 
     rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
-    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
+    std_share: float = first_share(STD_SHARE)
 
 
 class SitesRegression(LearningJob):

@@ -30,7 +30,7 @@ from inference.columns import Standardisation, standardisation
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, Estimate, score, slope_axis
-from inference.jobs.settings import require_positive
+from inference.jobs.settings import ROWS_MAX, require_positive
 from inference.jobs.summary import HeldOut
 from inference.laws import Drawn, Draws, Shrunk, Slopes
 from inference.locate import FREQUENCIES, LEVELS, beside_count, locate, phases_request
@@ -40,11 +40,11 @@ from inference.models.score_regression import Normal, Prior, about_rows, asked_b
 from inference.models.shrinkage import shrinkable
 from inference.models.survival import scoring
 from inference.models.survival.doubts import reasons, warnings_of
-from inference.models.survival.rounds import ROWS_MAX, Columns, curves_statistic, request_of
+from inference.models.survival.rounds import Columns, curves_statistic
 from inference.models.survival.scoring import EFFECT_SD, SQUARES, TINY, Fitted, Released, Request, Rows
 from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
-from inference.rounds import Job
+from inference.rounds import Job, request_of
 
 STD_SHARE = 0.1
 SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores

@@ -11,7 +11,14 @@ from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.jobs.base import Conditions, RefitJob, Stage, one_round
 from inference.jobs.examples import TIME, Clean, Example
-from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
+from inference.jobs.settings import (
+    JobSettings,
+    first_share,
+    require_count,
+    require_positive,
+    rows_of_nodes,
+    setting,
+)
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.models.survival import hazards, rounds
 from inference.models.survival.curve import PRIOR_ROWS
@@ -45,7 +52,7 @@ class GridSettings(JobSettings):
     )
     intervals: int = setting(12, "Number of equal intervals, up to the duration's upper bound.", require_count)
     times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.", require_grid)
-    rows_max: int = setting(rounds.ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+    rows_max: int = rows_of_nodes()
 
     def columns(self, schema: Schema) -> Columns:
         """Return the columns and the grid. Raises `DataError` as `Columns.of`."""
@@ -70,9 +77,7 @@ class RegressionSettings(Shrinkage, GridSettings):
     prior_sd: float = setting(
         EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.", require_positive
     )
-    std_share: float = setting(
-        hazards.STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share
-    )
+    std_share: float = first_share(hazards.STD_SHARE)
 
 
 class SurvivalCurves(RefitJob):

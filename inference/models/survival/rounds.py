@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise, product
@@ -12,16 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
-from dca_proto.statistics import Survival, SurvivalScore
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.protocol.wire.kinds import Kind, SecureSum
+from dca_proto.statistics import Survival
 from dca_proto.statistics.survival import CELLS_MAX
 from inference.bounds import Interval
 from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import LEVEL, Estimate
-from inference.jobs.settings import require_count, require_positive
+from inference.jobs.settings import ROWS_MAX, require_count, require_positive
 from inference.jobs.summary import LogRank as LogRankSummary
 from inference.jobs.summary import Place, Standard, Summary
 from inference.laws import Draws
@@ -31,12 +30,11 @@ from inference.models.survival.codes import codes
 from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank
 from inference.posterior import Posterior, tails_of
 from inference.problem import Array, Problem, Schema
-from inference.rounds import Job
+from inference.rounds import Job, request_of
 
 INTERVALS_MAX = 100  # their codes take about a second; the time grows with the cube
 FINEST = 12  # intervals of the curves' sum, at least: rows that are censored within one are at risk for part of it
 SPREAD_PLACES = 0.25  # warn if the unknown places of the censored rows make more than this share of a variance of S
-ROWS_MAX = 100_000  # default for a data node
 SURVIVAL = "survival"  # the name of the parameter S
 
 
@@ -167,14 +165,6 @@ def _first_code(event: str, bounds: Interval) -> int:
             "1:2 (1 = censored, 2 = event), so recode other events as censored, or as the event"
         )
     return int(found[0])
-
-
-def request_of(statistic: Survival | SurvivalScore, share: float, kind: type[Kind], rows_max: int) -> RoundRequest:
-    """Return the request. In a secure sum each client's first row counts, at a data node up to `rows_max` rows."""
-    given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
-    rows = rows_max if kind is NodeRelease else 1
-    parameters = json.loads(json.dumps(given))
-    return RoundRequest(statistic.name, parameters, budget_share=share, rows_max=rows, kind=kind())
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------

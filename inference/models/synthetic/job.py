@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
-from dca_proto.statistics import Marginals
 from dca_proto.statistics.counting import about_missing
 from dca_proto.wording import counted as counted_words
 from dca_proto.wording import listed, to_install
@@ -20,7 +18,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.estimates import SHARE, Estimate
 from inference.jobs.examples import CLASS, NUMBER, Clean, Example
-from inference.jobs.settings import JobSettings, require_count, require_share, setting, within
+from inference.jobs.settings import JobSettings, require_count, require_share, rows_of_nodes, setting, within
 from inference.jobs.summary import Standard, Summary
 from inference.models.synthetic.comparison import Comparison, marginal_fits
 from inference.models.synthetic.grid import Grid
@@ -41,10 +39,10 @@ from inference.models.synthetic.structure import (
 )
 from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
-from inference.rounds import Job
+from inference.rounds import Job, request_of
 
 SYNTHETIC = "synthetic"
-BINS, SHARE_OF_TREE, ROWS_MAX, ROWS_ASKED_MAX = 16, 0.2, 100_000, 10_000_000
+BINS, SHARE_OF_TREE, ROWS_ASKED_MAX = 16, 0.2, 10_000_000
 _GUESS = 0.3  # part of the rows that noise moves to other cells
 _CHAINS, _DRAWS, _NAMED_MAX = 4, 250, 6
 INTERVALS = "intervals are of the released shares; a figure computed from synthetic rows has none of its own"
@@ -78,7 +76,7 @@ class Settings(JobSettings):
     rows: int | None = setting(
         None, "Number of synthetic rows; by default that of the clients, or of data nodes' rows.", require_count
     )
-    rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+    rows_max: int = rows_of_nodes()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,13 +126,14 @@ class Synthetic(LearningJob):
 
     def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[list[NoisyAggregate]]:
         grid, outcome, left = settings.grid(schema), [], 1.0
+        kind, most = conditions.kind, settings.rows_max
         tables = public_tables(grid, settings.pairs)
         if tables is None:
             first = grid.statistic(all_pairs(grid))
-            outcome.append((yield _request(first, conditions, settings, settings.share)))
+            outcome.append((yield request_of(first, settings.share, kind, most)))
             tables, left = tree_of(Release.of(outcome).tables, len(grid.names)), 1 - settings.share
         chosen = with_columns(grid, tables)
-        outcome.append((yield _request(grid.statistic(chosen, weights_of(grid, chosen)), conditions, settings, left)))
+        outcome.append((yield request_of(grid.statistic(chosen, weights_of(grid, chosen)), left, kind, most)))
         return outcome
 
     def learned(
@@ -274,11 +273,3 @@ def _doubts(release: Release, rows: SyntheticRows, fits: Sequence[Any]) -> list[
         )
     number, sd = release.total
     return [*found, *about_missing(number, sd, release.rows, "a row", of=release.unit)]
-
-
-def _request(statistic: Marginals, conditions: Conditions, settings: Settings, share: float) -> RoundRequest:
-    """Return the request. In a secure sum each client's first row counts, at a data node up to `rows_max` rows."""
-    given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
-    rows = settings.rows_max if conditions.kind is NodeRelease else 1
-    parameters = cast(dict[str, Any], json.loads(json.dumps(given)))
-    return RoundRequest(statistic.name, parameters, share, rows_max=rows, kind=conditions.kind())

@@ -9,12 +9,9 @@ and a share of one half.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import floor, sqrt
 
-from dca_proto.aggregate import RoundRequest
-from dca_proto.protocol.wire.kinds import Kind, NodeRelease
 from dca_proto.statistics import Table
 from dca_proto.statistics.moments import FREE_BOUND
 from dca_proto.statistics.table import CODES_MAX, GROUPED_BOUND, GROUPS_MAX
@@ -24,7 +21,7 @@ from inference.contraction import percent
 from inference.errors import DataError, unknown
 from inference.problem import Schema
 
-LEVELS, ROWS_MAX = 4, 100_000
+LEVELS = 4
 _SD = 0.25  # of a column of numbers, in half-widths of its bounds
 _CUMULATIVE = 1.336  # noise of a cumulative count from four levels of bins, for noise 1 in each
 _FINE = 16  # weights are whole numbers of about this size
@@ -119,13 +116,6 @@ class Columns:
             code_weight=codes,
             code_count_weight=0 if grouped else codes,
         )
-
-
-def request_of(statistic: Table, kind: type[Kind], rows_max: int) -> RoundRequest:
-    """Return the request. In a secure sum each client's first row counts, at a data node up to `rows_max` rows."""
-    given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
-    rows = rows_max if kind is NodeRelease else 1
-    return RoundRequest(statistic.name, json.loads(json.dumps(given)), rows_max=rows, kind=kind())
 
 
 def purpose(statistic: Table) -> str:

@@ -19,11 +19,11 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.estimates import DIFFERENCE, LESS, SHARE, Estimate, Marginal
 from inference.jobs.examples import CLASS, Clean, Example
-from inference.jobs.settings import JobSettings, require_count, setting
+from inference.jobs.settings import JobSettings, rows_of_nodes, setting
 from inference.jobs.summary import Family, Standard, Summary, TableCell
 from inference.jobs.summary import Test as TestSummary
 from inference.models.table.cells import Cell, Law, Sums
-from inference.models.table.columns import ROWS_MAX, Columns, request_of
+from inference.models.table.columns import Columns
 from inference.models.table.comparison import (
     Difference,
     Means,
@@ -35,7 +35,7 @@ from inference.models.table.comparison import (
 )
 from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
-from inference.rounds import Job
+from inference.rounds import Job, request_of
 
 COMPARISON = "comparison"
 WELCH, ANOVA, CHI_SQUARED, SHARES = "Welch's t", "Welch's analysis of variance", "chi-squared", "two shares"
@@ -50,7 +50,7 @@ class Settings(JobSettings):
     group: str = setting("group", "The column of groups, texts or codes.")
     column: str | None = setting(None, "Which column to compare; by default the target.")
     codes: bool | None = setting(None, "Whether the column has codes; by default if it has texts, or bounds 0:1.")
-    rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+    rows_max: int = rows_of_nodes()
 
     def columns(self, schema: Schema) -> Columns:
         """Return the compared column and the group. Raises `DataError` as `Columns.of`."""
@@ -81,7 +81,8 @@ class Compare(LearningJob):
         return one_round(f"counts and sums of {schema.column(settings.column)} in each group")
 
     def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
-        return (yield request_of(settings.columns(schema).statistic(0), conditions.kind, settings.rows_max))
+        statistic = settings.columns(schema).statistic(0)
+        return (yield request_of(statistic, kind=conditions.kind, rows_max=settings.rows_max))
 
     def learned(
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions

@@ -18,13 +18,13 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.estimates import COUNTED, QUARTILES, SHARE, Estimate
 from inference.jobs.examples import CLASS, NUMBER, Clean, Example
-from inference.jobs.settings import JobSettings, require_count, setting, within
+from inference.jobs.settings import JobSettings, rows_of_nodes, setting, within
 from inference.jobs.summary import Standard, Summary, TableCell
 from inference.models.table.cells import Cell, Law, Sums
-from inference.models.table.columns import LEVELS, ROWS_MAX, Columns, purpose, request_of
+from inference.models.table.columns import LEVELS, Columns, purpose
 from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
-from inference.rounds import Job
+from inference.rounds import Job, request_of
 
 TABLE = "table"
 _CHAINS = 4
@@ -47,7 +47,7 @@ class Settings(JobSettings):
         f"The bounds are split into 4^levels bins for quartiles, 1 to {LEVELS_MAX} levels.",
         within(1, LEVELS_MAX),
     )
-    rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+    rows_max: int = rows_of_nodes()
 
     def columns(self, schema: Schema) -> Columns:
         """Return the columns of the table. Raises `DataError` as `Columns.of`."""
@@ -88,7 +88,7 @@ class Describe(LearningJob):
 
     def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
         statistic = settings.columns(schema).statistic(self._levels(settings))
-        return (yield request_of(statistic, conditions.kind, settings.rows_max))
+        return (yield request_of(statistic, kind=conditions.kind, rows_max=settings.rows_max))
 
     def learned(
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions

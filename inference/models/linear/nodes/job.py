@@ -26,7 +26,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round, target_on_features
 from inference.jobs.examples import Clean, Example
 from inference.jobs.reports import REGRESSION_PRIOR, SAMPLED, RegressionSettings, check_installed
-from inference.jobs.settings import given, one_of, require_count, setting
+from inference.jobs.settings import given, one_of, require_count, rows_of_nodes, setting
 from inference.models.coefficients import Coefficients
 from inference.models.fit import regression
 from inference.models.linear.aggregate_stats import STATISTIC
@@ -37,7 +37,6 @@ from inference.models.linear.nodes.observed import AVERAGED, prior_of
 from inference.posterior import Posterior
 from inference.problem import Problem, Schema
 
-ROWS_MAX = 100_000  # default for each node
 Fit = Posterior | Coefficients
 
 
@@ -46,7 +45,7 @@ class Settings(RegressionSettings):
     """The settings of `regression-mcmc`."""
 
     method: str = setting(NORMAL, f"How to compute the posterior: {', '.join(NAMES)}.", one_of(NAMES))
-    rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+    rows_max: int = rows_of_nodes()
     group: int | None = setting(
         None,
         "Number of rows that a data node averages before adding up; by default it does not average.",
