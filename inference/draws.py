@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.privacy import accounting
 from dca_proto.wording import to_install
 from inference.errors import DataError
-from inference.problem import Array
+from inference.problem import Array, Schema
 
 CHAINS, DRAWS = 4, 1000  # defaults
 MIXING_DRAWS_MIN = 4  # draws per chain that ArviZ needs
@@ -214,16 +214,24 @@ def about_mixing(diagnostics: Sequence[Mixing], advice: str = ADVICE) -> list[st
     return words
 
 
-def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, object]:
+def all_private(aggregates: Iterable[NoisyAggregate], schema: Schema | None = None) -> bool:
+    """Return whether an epsilon may be claimed: all rounds are private, and so are the bounds of the schema, if any."""
+    return (schema is None or schema.private) and all(aggregate.private for aggregate in aggregates)
+
+
+def attributes(
+    *aggregates: NoisyAggregate, schema: Schema | None = None, others: Sequence[NoisyAggregate] = ()
+) -> dict[str, object]:
     """Return the provenance of a posterior: attributes of the aggregates that it was learned from.
 
     Epsilon is given only for a single round. The joint cost of several is ``mu`` = √Σμ² (Dong, Roth and Su 2022,
     corollary 3.3), and the job's budget has their epsilon. If a round is not private, nothing is claimed.
 
     Args:
-        private: False if bounds were read from the data.
+        schema: of the job, if a job asked: with bounds that were read from the data, nothing is claimed either.
+        others: further rounds that must be private.
     """
-    private = private and all(aggregate.private for aggregate in aggregates)
+    private = all_private((*aggregates, *others), schema)
     mus = [aggregate.mu for aggregate in aggregates if aggregate.mu is not None]
     first, slack = aggregates[0], math.fsum(aggregate.slack for aggregate in aggregates)
     return {

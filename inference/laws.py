@@ -17,6 +17,7 @@ from inference.problem import Array, Problem
 
 Draws = Mapping[str, Array]
 Axes = Mapping[str, tuple[str, ...]]
+Coords = Mapping[str, tuple[Any, ...]]
 Sample = Callable[[np.random.Generator, int, int], dict[str, Array]]
 """Makes chains times draws of each parameter."""
 

@@ -48,7 +48,7 @@ from inference.errors import DataError, unknown
 from inference.jobs.base import as_posterior
 from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, LEVEL, Estimate, Marginal, figures, of_draws
 from inference.jobs.summary import Summary
-from inference.laws import Axes, Drawn, Draws, Moments, Predictive, Predictor, Sample
+from inference.laws import Axes, Coords, Drawn, Draws, Moments, Predictive, Predictor, Sample
 from inference.problem import Array, Problem, Schema, rows_to_predict, times_to_predict
 
 CHANGED, PRIOR = ("repair", "shrinkage"), "prior_"  # a refit may change these settings, and those with the prefix
@@ -85,7 +85,7 @@ class Posterior:
     predictive: Predictive | None = None
     prior: Draws = field(default_factory=dict)
     axes: Axes = field(default_factory=dict)
-    coords: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    coords: Coords = field(default_factory=dict)
     warmup: Draws = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)

@@ -148,6 +148,11 @@ class Schema:
         return np.array([self.bounds[column].half_width for column in self.columns])
 
 
+def unit_of(schema: Schema | None, column: str, otherwise: str = "") -> str:
+    """Return a column's unit, or other words if it or the schema is not known."""
+    return otherwise if schema is None else schema.units.get(column, otherwise)
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A schema with rows: ``X`` of shape ``(n, d)`` and ``y`` of shape ``(n,)``, in the columns' own units.

@@ -275,7 +275,7 @@ def _categories(fit: Categories) -> SavedCategories:
 
 
 def _hazards(fit: Hazards) -> SavedHazards:
-    columns = fit.columns
+    columns = fit.layout
     return {
         "duration": columns.duration,
         "event": columns.event,
@@ -286,11 +286,11 @@ def _hazards(fit: Hazards) -> SavedHazards:
         "censored": columns.censored,
         "first_group": columns.first_group,
         "texts": (list(columns.texts[0]), list(columns.texts[1])),
-        "centre": fit.centre.tolist(),
-        "scale": fit.scale.tolist(),
+        "centre": fit.columns.centre.tolist(),
+        "scale": fit.columns.scale.tolist(),
         "group_shares": fit.group_shares.tolist(),
-        "mean": fit.theta.mean.tolist(),
-        "cov": fit.theta.cov.tolist(),
+        "mean": fit.mean.tolist(),
+        "cov": fit.cov.tolist(),
     }
 
 
@@ -383,7 +383,8 @@ def _of_hazards(path: Path, saved: SavedHazards) -> Hazards:
     if not np.isfinite(centre).all() or not (scale > 0).all() or not ((shares > 0) & (shares < 1)).all():
         raise DataError(wrong)
     theta = _normal(path, saved, len(columns.times) + further + d, names)
-    return Hazards(columns, centre, scale, theta, shares)
+    features = Standardisation(columns.features, centre, scale, np.full(d, inf))
+    return Hazards(columns=features, layout=columns, group_shares=shares, mean=theta.mean, cov=theta.cov)
 
 
 def _least(cov: Array) -> float:

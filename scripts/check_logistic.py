@@ -59,8 +59,9 @@ from emulator.swarm.live import Watcher, run_swarm
 from emulator.swarm.options import SwarmOptions
 from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
-from inference.models.coefficients import Coefficients, area_under_curve
+from inference.models.coefficients import Coefficients
 from inference.models.logistic.job import AUTO, ONE_SUM, VARIATIONAL, logistic_regression
+from inference.models.scores import area_under_curve
 from inference.problem import Array, Problem, Schema, assign, hold_out, stream
 from inference.rounds import run
 from papers.experiment import DEPENDENT, FALSE_ALARM, Experiment, Result, Sweep, larger, outside

@@ -19,9 +19,9 @@ from dca_proto.jobs.job import JobTerms
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import Dropouts
 from inference.datasets import diabetes
-from inference.models.coefficients import rmse
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.job import regression_with_projection
+from inference.models.scores import rmse
 from inference.problem import Array, assign, hold_out
 from inference.rounds import run
 from papers.experiment import Experiment, Result, option

@@ -44,7 +44,7 @@ from compare_regressions import DELTA, LOG_LOSS_FLOOR, LOGISTIC, Cell, ada_ssp, 
 from dca_proto.privacy.rounding import at_least
 from inference.jobs import find
 from inference.locate import HIDDEN
-from inference.models.coefficients import rmse
+from inference.models.scores import rmse
 from inference.problem import Array, Problem, split
 from papers.experiment import Experiment, Result, data_option, option
 from papers.runner import Check, positive, table

@@ -46,7 +46,7 @@ from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets import simulated_trial
-from inference.models.survival.hazards import exact_hazards, hazards_job
+from inference.models.survival.hazards_fit import exact_hazards, hazards_job
 from inference.models.survival.rounds import Columns, curves_job, exact_curves
 from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import run

@@ -50,8 +50,8 @@ from emulator.ideal import IdealSwarm
 from inference.datasets import abalone, adult, wine
 from inference.jobs import find
 from inference.jobs.base import Conditions
-from inference.models.coefficients import rmse
 from inference.models.linear.baselines import nonprivate_regression
+from inference.models.scores import rmse
 from inference.problem import Array, Problem, split, stream
 from inference.rounds import run
 from papers.experiment import Experiment, Result, option

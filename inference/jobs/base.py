@@ -264,7 +264,8 @@ class LearningJob(ABC):
     def finish(self, outcome: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
         """Return the result of `learned`, with a ``refit`` by the changeable settings."""
         drawn = deepcopy(conditions.rng)
-        result = replace(as_posterior(self.learned(outcome, schema, settings, conditions)), texts=schema.labelled)
+        result = as_posterior(self.learned(outcome, schema, settings, conditions))
+        result = replace(result, texts=schema.labelled, private=result.private and schema.private)
 
         def refit_with(**changed: Any) -> Any:
             names = [setting.name for setting in fields(settings)]

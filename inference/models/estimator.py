@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.plausibility import checked, doubts_of
 from dca_proto.privacy.cost import PrivacyCost, total
+from inference.draws import all_private
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, LearningJob, as_posterior
 from inference.jobs.estimates import LEVEL
@@ -100,7 +101,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if aggregates:
             aggregates = [checked(aggregate) for aggregate in aggregates]
             fit = self._of_aggregates(aggregates)
-            private, cost = all(aggregate.private for aggregate in aggregates), composed(aggregates)
+            private, cost = all_private(aggregates), composed(aggregates)
         elif is_rounds:
             recorded = RecordedRounds(X)
             fit = self._over_rounds(recorded)

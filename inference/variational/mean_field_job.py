@@ -35,9 +35,10 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import NoAggregate
 from dca_proto.statistics.counting import CompleteRows, about_missing
 from inference.columns import Standardisation
+from inference.draws import all_private
 from inference.jobs.settings import JobSettings, require_count, setting, within
 from inference.locate import LEAST_COMPLETE, beside_count, locate, phases_request
-from inference.models.coefficients import NormalLaw
+from inference.models.law import NormalLaw
 from inference.problem import Array, Schema
 from inference.rounds import Job
 from inference.variational import clipping, mean_field
@@ -161,7 +162,7 @@ class _Step(NamedTuple):
 
 @dataclass
 class _Ascent:
-    """All iterations: their common data, steps and sums, True if they were all private, and why they ended early."""
+    """All iterations: their common data, steps and sums, and why they ended early."""
 
     schema: Schema
     model: Model
@@ -173,7 +174,6 @@ class _Ascent:
     rows: clipping.Rows | None
     steps: list[_Step] = field(default_factory=list)
     sums: list[NoisyAggregate] = field(default_factory=list)
-    private: bool = True
     stopped: str = ""
 
     @property
@@ -218,7 +218,6 @@ class _Ascent:
             moved = state.mean - before
             self.steps.append(_Step(theta, gradient, noise, state))
             self.sums.append(sums)
-            self.private &= sums.private
             if on_progress is not None:
                 name, value = GAINED, gained
                 if score is not None:
@@ -259,7 +258,7 @@ class _Ascent:
             iterations=len(self.steps),
             stopped=self.stopped,
             contributors=self.clients,
-            private=self.schema.private and self.phases.private and self.private,
+            private=all_private([self.phases, *self.sums], self.schema),
             stretch=off,
             warnings=tuple(warnings),
             refitter=None if self.model.prior_sd is None else self.posterior,

@@ -25,10 +25,10 @@ from dca_proto.statistics import CategoryScore
 from dca_proto.statistics.category_score import COUNT, chances_of
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, Marginal, score, slope_axis
+from inference.jobs.estimates import Estimate, Marginal, score
 from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut
-from inference.laws import Draws, Slopes
+from inference.laws import Axes, Coords, Draws, Slopes
 from inference.locate import STATISTIC as PHASES
 from inference.locate import beside_count, locate
 from inference.models.categories import scoring
@@ -36,11 +36,11 @@ from inference.models.categories.curves import curvature
 from inference.models.categories.doubts import reasons, warnings_of
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Released, Request, Rows
-from inference.models.coefficients import LOG_ODDS, NormalLaw, with_prior
+from inference.models.coefficients import LOG_ODDS
 from inference.models.glm.curves import Places
+from inference.models.law import FISHER_SCORING, NormalLaw, rows_of_effects, with_prior
 from inference.models.score_regression import Normal, about_rows, asked_by, by_row, complete_of
 from inference.models.shrinkage import shrinkable
-from inference.posterior import Posterior
 from inference.problem import AnyArray, Array, Problem, Schema
 
 ERROR = "mean absolute error"
@@ -59,17 +59,14 @@ class Categories(NormalLaw):
     Attributes:
         model: ordered or not, and its sizes. codes: of the categories, ``(K,)``. texts: their labels, or none.
         shares: the part of the rows in each category, as the posterior has it, ``(K,)``.
-        schema: of the columns, if known.
         effects, effect_sd: posterior mean and sd per feature unit: ``(d,)`` if ordered, else ``(K - 1, d)``, of the
             log odds of each category to the first.
         offsets, offset_sd: thresholds, or intercepts: ``(K - 1,)``.
     """
 
-    names: tuple[str, ...] = ()
     model: Model
     codes: Array
     texts: tuple[str, ...] = ()
-    schema: Schema | None = None
     effects: Array = field(init=False)
     effect_sd: Array = field(init=False)
     offsets: Array = field(init=False)
@@ -128,16 +125,10 @@ class Categories(NormalLaw):
         return against, [f"{name}, {one}" for one in against for name in self.features]
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        known, figures = schema or self.schema, self.figures()
-        units = {} if known is None else known.units
-        heads, scale = self.model.heads, np.tile(self.columns.scale[:-1], 1 if self.model.ordered else self.model.heads)
-        per = list(self.features) * (1 if self.model.ordered else heads)
-        (offsets, effects), indicators = self._labels, {} if known is None else known.references
-        rows = []
-        for name, feature, figure, size in zip(effects, per, figures[heads:], scale, strict=True):
-            unit = f"{LOG_ODDS} per {units[feature]}" if feature in units else LOG_ODDS
-            axis = slope_axis(LOG_ODDS, BY_SD, size, is_indicator=feature in indicators)
-            rows.append(Estimate(name, unit, figure, COEFFICIENTS, axis))
+        heads, (offsets, effects), figures = self.model.heads, self._labels, self.figures()
+        each = 1 if self.model.ordered else heads
+        scales, features = np.tile(self.columns.scale[:-1], each), self.features * each
+        rows = rows_of_effects(effects, features, figures[heads:], scales, LOG_ODDS, schema or self.schema)
         kind = "threshold" if self.model.ordered else "intercept"
         return rows + [
             Estimate(f"{kind} {name}", LOG_ODDS, one) for name, one in zip(offsets, figures[:heads], strict=True)
@@ -174,16 +165,19 @@ class Categories(NormalLaw):
     def attrs(self) -> dict[str, object]:
         return {**super().attrs, "target": self.target}
 
-    def posterior(self) -> Posterior:
-        offsets = THRESHOLDS if self.model.ordered else INTERCEPTS
-        of_effects = ("feature",) if self.model.ordered else ("category", "feature")
-        return replace(
-            super().posterior(),
-            model="ordinal-regression" if self.model.ordered else "multinomial-regression",
-            axes={EFFECTS: of_effects, offsets: ("category",)},
-            coords={"feature": self.features, "category": tuple(self._labels[0])},
-            predictor=self,
-        )
+    @property
+    def title(self) -> str:
+        return "ordinal-regression" if self.model.ordered else "multinomial-regression"
+
+    @property
+    def axes(self) -> Axes:
+        if self.model.ordered:
+            return {EFFECTS: ("feature",), THRESHOLDS: ("category",)}
+        return {EFFECTS: ("category", "feature"), INTERCEPTS: ("category",)}
+
+    @property
+    def coords(self) -> Coords:
+        return {"feature": self.features, "category": tuple(self._labels[0])}
 
     # --- predictions --------------------------------------------------------------------------------------------------
 
@@ -345,15 +339,9 @@ def categories_from(
         mean=phi.mean,
         cov=phi.cov,
         prior_sd=prior_sd,
-        schema=schema,
-        method="private Fisher scoring",
-        contributors=n,
-        private=(schema is None or schema.private) and all(one.private for one in aggregates),
-        epochs=len(rounds),
-        iterations=len(rounds),
-        aggregates=tuple(aggregates),
+        method=FISHER_SCORING,
         refitter=shrinkable(partial(categories_from, tuple(aggregates), ordered=ordered, schema=schema)),
-    )
+    ).learned_from(aggregates, rounds, schema)
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
     said = beside_count(about_rows(released[-1], reasons(law.target)), located)
     return replace(law, warnings=(*said, *warnings_of(law, released, rows, n), *curved))

@@ -43,7 +43,7 @@ from inference.models import fit
 from inference.models.column.families import FAMILIES, GAUSSIAN, Family, bounds_for
 from inference.models.priors import ColumnPrior
 from inference.posterior import Posterior
-from inference.problem import Array, Problem, Schema
+from inference.problem import Array, Problem, Schema, unit_of
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE
 
@@ -119,7 +119,7 @@ def _table(posterior: Posterior, aggregate: NoisyAggregate, family: Family, sche
     parameters, reports = aggregate.parameters, aggregate.reports
     assert reports is not None, "the job asked for reports"
     column = parameters["columns"][0]
-    unit = "" if schema is None else schema.units.get(column, "")
+    unit = unit_of(schema, column)
     names = [("mean", unit), ("sd", unit)]
     if family.parameter:
         names.append((family.parameter, f"1/{unit}" if unit and not family.counts else ""))

@@ -37,7 +37,7 @@ from inference.jobs.settings import require_choice, require_count, require_posit
 from inference.jobs.summary import Standard, Summary
 from inference.mcmc.sums import NoisySums
 from inference.posterior import Posterior
-from inference.problem import Array, Schema
+from inference.problem import Array, Schema, unit_of
 
 BIAS = 1 / 3  # bias by clipping, in sampling errors, above which the result warns
 PRIOR_DRAWS = 20_000
@@ -255,7 +255,7 @@ class Conjugate:
         sd, ends, before = self.sd, self.quantile(TAILS), self.family.prior_quantiles(np.array(TAILS), self.release.n)
         column, labels, interval = self.family.column, self.family.labels(), self.family.interval
         ones = f"{column} = {interval.text(1)}" if interval.labels else f"ones of {column}"
-        unit = "" if schema is None else schema.units.get(column, "")
+        unit = unit_of(schema, column)
         rate = unit if self.family.counts or not unit else f"1/{unit}"
         units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": rate}
         rows, tailed, hidden = [], "" if self.family.hidden_below else self.family.scale, bool(self.about_hidden)
@@ -342,7 +342,7 @@ def posterior_of(
     method: str = NOISE_AWARE,
     chains: int = CHAINS,
     draws: int = DRAWS,
-    private: bool = True,
+    schema: Schema | None = None,
 ) -> Posterior:
     """Return the posterior given one round's release; trying another prior costs no budget.
 
@@ -352,7 +352,7 @@ def posterior_of(
         rng: for the draws; the privacy noise does not use it. method: one of `METHODS`.
         chains, draws: number of chains, and of draws in each. Draws are independent, except those of the categorical
             model's Gibbs sampler.
-        private: False if the bounds were read from the data, so that no epsilon may be claimed.
+        schema: of the job, if a job asked.
 
     Raises:
         DataError: the method is unknown, there is no chain or too few draws to diagnose, or the chains have not mixed.
@@ -371,7 +371,7 @@ def posterior_of(
     eta, labels = model.update(*latent), model.labels()
     drawn = model.draw(eta, rng)
     repaired = bool((np.abs(nearest - found) > 1e-9 * release.n).any())
-    private = private and isinstance(given, NoisyAggregate) and given.private
+    known = attributes(given, schema=schema) if isinstance(given, NoisyAggregate) else {}
     law = Conjugate(model, method, release, eta, drawn, repaired)
     result = Posterior(
         model.name,
@@ -380,13 +380,8 @@ def posterior_of(
         advice="take method 'conjugate'",
         axes={name: (f"{name}_label",) for name in labels},
         coords={f"{name}_label": texts for name, texts in labels.items()},
-        private=private,
-        attrs={
-            "method": method,
-            "repaired": repaired,
-            "outside": law.outside,
-            **(attributes(given, private=private) if isinstance(given, NoisyAggregate) else {}),
-        },
+        private=bool(known.get("private")),
+        attrs={"method": method, "repaired": repaired, "outside": law.outside, **known},
         notes=law.doubts,
         table=law.estimates,
         extras=law.summary,

@@ -97,7 +97,7 @@ class FamilyJob(ColumnJob):
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Posterior:
         model = self._family(schema, settings)
-        return posterior_of(model, aggregate, rng=conditions.rng, method=settings.method, private=schema.private)
+        return posterior_of(model, aggregate, rng=conditions.rng, method=settings.method, schema=schema)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         return f"{FAMILIES[self.name].learns} {schema.column(settings.column)} ({self.name})"

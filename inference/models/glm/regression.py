@@ -19,7 +19,8 @@ from inference.jobs.estimates import BY_SD, COEFFICIENTS, INTERCEPT, Estimate
 from inference.jobs.summary import HeldOut
 from inference.laws import Draws
 from inference.mcmc.run import Sampled
-from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes, scored
+from inference.models import scores
+from inference.models.coefficients import LOGIT, Coefficients, rows_of_slopes
 from inference.models.linear.closed_form import NormalBeta
 from inference.models.predictive import (
     ALPHA,
@@ -121,9 +122,9 @@ class DrawnRows:
     def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         other = None if reference is None else reference.predict(test.X)[0]
         if not self.logistic:
-            return scored(IDENTITY, self.linear.predict(test.X)[0], other, train, test)
+            return scores.of_numbers(self.linear.predict(test.X)[0], other, train, test)
         parts = np.array_split(test.X, -(-len(test.X) // PREDICTED_ROWS))
-        return scored(LOGIT, np.concatenate([self.probability(part) for part in parts]), other, train, test)
+        return scores.of_classes(np.concatenate([self.probability(part) for part in parts]), other, train, test)
 
     def scores(self, X: Array) -> Array:
         """Return the target's mean, or the log odds, of each draw at rows ``(k, d)``: ``(chains, draws, k)``.

@@ -30,6 +30,7 @@ from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficien
 from inference.models.glm.curves import Curvature, Places, curvature
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import Curves, NoisyScore, Rows, Terms, posterior, squares_of
+from inference.models.law import FISHER_SCORING
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior
 from inference.models.shrinkage import shrinkable
@@ -118,22 +119,18 @@ def regression_of_scores(
         DataError: no aggregate has that statistic with its information, or ``prior_sd`` is not above 0.
     """
     released = Scores.of(aggregates)
-    phi, rounds = released.phi(prior_sd), len(released.rounds)
+    phi = released.phi(prior_sd)
     curved, warnings = released.curvature(phi), warnings_of(released, phi)
     if curved:
         places = Places.of_one(curved.shift.size)
         warnings += curved.warnings(phi, released.columns.columns, places, schema)
         phi = curved.widen(phi, places)
     own: dict[str, Any] = {"prior_sd": prior_sd, "schema": schema, "notes": notes}
+    law = _coefficients(released.family, released.columns, phi, prior_sd)
     return replace(
-        _coefficients(released.family, released.columns, phi, prior_sd, schema),
-        method="private Fisher scoring",
-        contributors=released.rounds[-1].contributors,
-        private=(schema is None or schema.private) and all(aggregate.private for aggregate in aggregates),
-        epochs=rounds,
-        iterations=rounds,
+        law.learned_from(aggregates, released.rounds, schema),
+        method=FISHER_SCORING,
         warnings=(*notes, *about_rows(aggregates, released), *warnings),
-        aggregates=tuple(aggregates),
         refitter=shrinkable(partial(regression_of_scores, tuple(aggregates), **own)),
     )
 
@@ -238,9 +235,7 @@ def _strong(released: Scores, phi: Normal) -> list[str]:
     return [name for name, one in zip(released.columns.columns, large, strict=False) if one]
 
 
-def _coefficients(
-    family: Family, columns: Standardisation, phi: Normal, prior_sd: float, schema: Schema | None = None
-) -> Coefficients:
+def _coefficients(family: Family, columns: Standardisation, phi: Normal, prior_sd: float) -> Coefficients:
     """Convert φ to a regression and, from its last coordinate, a spread."""
     last, sd = float(phi.mean[-1]), float(np.sqrt(phi.cov[-1, -1]))
     spread, residual = None, 0.0
@@ -260,7 +255,6 @@ def _coefficients(
         prior_sd=prior.precision[:-1] ** -0.5,
         residual_variance=residual,
         spread=spread,
-        schema=schema,
     )
 
 

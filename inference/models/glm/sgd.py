@@ -49,6 +49,7 @@ from dca_proto.errors import NoAggregate
 from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.statistics.counting import CompleteRows, about_missing
 from inference.columns import COUNT_WEIGHT, PRIOR_BOUND_SDS, Standardisation
+from inference.draws import all_private
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.estimates import BY_BOUNDS
@@ -216,7 +217,7 @@ def _result(
         iterations=len(rounds),
         stopped=stopped,
         contributors=contributors,
-        private=schema.private and all(reports.private for reports in rounds),
+        private=all_private(rounds, schema),
         warnings=(*about_missing(*complete), *about_weight(float(weight.min()), contributors)),
         by=BY_BOUNDS,
         point=True,

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Standardisation
-from inference.draws import attributes
+from inference.draws import all_private, attributes
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
 from inference.locate import ROUGHLY, means
@@ -228,7 +228,7 @@ def coefficients_of(
         fitted,
         constant_of(parameters),
         contributors=sum(aggregate.contributors for aggregate in listed),
-        private=(schema is None or schema.private) and all(aggregate.private for aggregate in every),
+        private=all_private(every, schema),
         schema=schema,
         aggregates=every,
         repair=repair,

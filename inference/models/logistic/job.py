@@ -26,16 +26,18 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
 from inference.columns import Standardisation
+from inference.draws import all_private
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, Stage
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.settings import one_of, require_choice, require_positive, setting
 from inference.locate import STATISTIC as PHASES
 from inference.locate import beside_count, locate, phases_request
-from inference.models.coefficients import LOGIT, Coefficients, NormalLaw, area_under_curve, is_positive
+from inference.models.coefficients import LOGIT, Coefficients
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
 from inference.models.glm.scored_fit import STATISTIC, exact_fit, regression_of_scores
+from inference.models.law import NormalLaw
 from inference.models.logistic.one_sum import (
     about_rows,
     one_sum_posterior,
@@ -44,6 +46,7 @@ from inference.models.logistic.one_sum import (
     sum_request,
     too_noisy,
 )
+from inference.models.scores import area_under_curve, is_positive
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob, shrinkable
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
@@ -151,7 +154,7 @@ def _of_one_sum(
     return replace(
         one_sum_regression([aggregate], columns, prior_sd),
         schema=schema,
-        private=schema.private and phases.private and aggregate.private,
+        private=all_private([phases, aggregate], schema),
         aggregates=(phases, aggregate),
         warnings=(ASSUMED, *beside_count(about_rows([aggregate]), locate(phases).warnings)),
         refitter=shrinkable(partial(_of_one_sum, schema, columns, phases, aggregate, prior_sd=prior_sd)),

@@ -42,6 +42,7 @@ from scipy.special import ndtri
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference import laplace
 from inference.columns import Standardisation, into_ball
+from inference.draws import all_private
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
 from inference.mcmc.sums import Aggregates, NoisySums
@@ -180,7 +181,7 @@ def one_sum_regression(sums: Sequence[NoisyAggregate], columns: Standardisation,
         prior_sd=prior_sd,
         method=METHOD,
         contributors=sum(aggregate.contributors for aggregate in sums),
-        private=all(aggregate.private for aggregate in sums),
+        private=all_private(sums),
         aggregates=tuple(sums),
     )
 

@@ -30,7 +30,7 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import NoAggregate
 from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
-from inference.draws import CHAINS, DRAWS
+from inference.draws import CHAINS, DRAWS, all_private
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import BY_SD, SHARE, TAILS, Estimate, Marginal, of_draws, score, student
@@ -42,7 +42,7 @@ from inference.locate import locate, phases_request
 from inference.models.mixture import model as mixture
 from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, Statistics
 from inference.posterior import Posterior
-from inference.problem import Array, Problem, Schema, stream
+from inference.problem import Array, Problem, Schema, stream, unit_of
 from inference.rounds import Job
 from inference.variational.progress import GAINED, Iteration, OnProgress, Score
 from inference.variational.schedule import BATCH, Schedule, schedule_after, stages
@@ -132,7 +132,7 @@ class MixtureLaw:
         interval, because the noise in them is unknown. Each of the three has its own axis.
         """
         drawn = self.sample(stream(0, "intervals"), 1, INTERVAL_DRAWS)
-        prior, units = self.prior, (schema or self.schema).units
+        prior, schema = self.prior, schema or self.schema
         ends = betaincinv(prior.alpha, (len(self.weights) - 1) * prior.alpha, TAILS)
         spread, by = sqrt(prior.rate / (prior.shape * prior.beta)), f"in {BY_SD}s of the column"
         rows = []
@@ -142,7 +142,7 @@ class MixtureLaw:
             weight = weight._replace(sd=float(self.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
             rows.append(Estimate(f"{place}: weight", "", weight, axis=Standard(unit=SHARE, scale=1.0, centre=0.0)))
             for j, name in enumerate(self.columns.columns):
-                centre, scale, unit = float(self.columns.centre[j]), float(self.columns.scale[j]), units.get(name, "")
+                centre, scale, unit = float(self.columns.centre[j]), float(self.columns.scale[j]), unit_of(schema, name)
                 own = of_draws(drawn["means"][..., k, j]).interval
                 before = student(centre + scale * prior.mean, scale * spread, 2 * prior.shape).interval
                 mean = moments[2 * j]._replace(sd=float(self.mean_sd[k, j]), interval=own, prior=before)
@@ -292,7 +292,7 @@ def gaussian_mixture(
         batch=settings.batch,
         iterations_max=ITERATIONS_MAX,
     )
-    state, stopped, private = mixture.init(_start(settings, columns, rng), n, PRIOR), "", True
+    state, stopped, rounds = mixture.init(_start(settings, columns, rng), n, PRIOR), "", [phases]
     score, before, gained = None if held_out is None else _density_score(held_out), None, 0.0
     for t in range(schedule.iterations):
         current = state.posterior
@@ -305,7 +305,7 @@ def gaussian_mixture(
             break
         statistics, noise = _unpacked(sums, n, settings.components)
         state = mixture.step(state, statistics, noise, n, mixture.rate(state, noise, n), PRIOR)
-        private &= sums.private
+        rounds.append(sums)
         if on_progress is not None:
             gained += 0.0 if before is None else mixture.gain(before, current, statistics, PRIOR)
             before = current
@@ -320,7 +320,7 @@ def gaussian_mixture(
         iterations=state.iteration,
         stopped=stopped,
         contributors=n,
-        private=schema.private and phases.private and private,
+        private=all_private(rounds, schema),
         warnings=located.warnings,
     )
     return _with_prior(fit, state.statistics, **given(settings, PRIORS))

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -45,7 +46,7 @@ from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError
 from inference.jobs.estimates import TAILS, Estimate, Marginal
 from inference.posterior import Posterior
-from inference.problem import Array, Schema
+from inference.problem import Array, Schema, unit_of
 
 QUANTILES = "quantiles"
 _HIDDEN_SDS = 4.0  # least number of complete rows, in standard deviations of its noise
@@ -187,14 +188,13 @@ def posterior_of(
     probabilities: Sequence[float],
     *,
     rng: np.random.Generator,
-    private: bool = True,
-    attrs: Mapping[str, object] | None = None,
+    attrs: Mapping[str, object] = MappingProxyType({}),
 ) -> Posterior:
     """Return the posterior of quantiles.
 
     Args:
         probabilities: of the quantiles, each between 0 and 1. rng: for the draws; the privacy noise does not use it.
-        private: False if no epsilon may be claimed. attrs: the provenance.
+        attrs: the provenance; without it, no epsilon may be claimed.
     """
     statistic, column = cumulative.statistic, cumulative.statistic.columns[0]
     parts = (cumulative.draws(DRAWS, rng) for _ in range(CHAINS))  # for the memory: 4,096 bins at six levels
@@ -204,7 +204,7 @@ def posterior_of(
     labels = tuple(name_of(p) for p in probabilities)
 
     def table(schema: Schema | None) -> list[Estimate]:
-        unit = "" if schema is None else schema.units.get(column, "")
+        unit = unit_of(schema, column)
         ends = np.quantile(drawn, TAILS, axis=0).T
         figures = [
             Marginal(float(value), float(sd), cumulative.outward(*map(float, pair)), (float(vague[0]), float(vague[1])))
@@ -222,8 +222,8 @@ def posterior_of(
         {QUANTILES: drawn.reshape(CHAINS, DRAWS, -1)},
         axes={QUANTILES: ("quantile",)},
         coords={"quantile": labels},
-        private=private,
-        attrs=attrs or {},
+        private=bool(attrs.get("private")),
+        attrs=attrs,
         notes=cumulative.doubts,
         table=table,
         extras=lambda: {"remarks": remarks, "headline": f"{labels[_middle(probabilities)]} of {column}"},

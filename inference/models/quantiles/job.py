@@ -81,9 +81,8 @@ class Quantiles(ColumnJob):
 
     def learned(self, outcome: Any, schema: Schema, settings: Settings, conditions: Conditions) -> Posterior:
         aggregate: NoisyAggregate = outcome
-        cumulative, private = Cumulative.of(aggregate), schema.private and aggregate.private
-        attrs, wanted = attributes(aggregate, private=private), settings.probabilities or QUARTILES
-        return posterior_of(cumulative, wanted, rng=conditions.rng, private=private, attrs=attrs)
+        attrs, wanted = attributes(aggregate, schema=schema), settings.probabilities or QUARTILES
+        return posterior_of(Cumulative.of(aggregate), wanted, rng=conditions.rng, attrs=attrs)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         names = [name_of(p) for p in settings.probabilities or QUARTILES]

@@ -172,7 +172,6 @@ class ReportedQuantiles(Quantiles):
 
     def learned(self, outcome: Any, schema: Schema, settings: OfSums, conditions: Conditions) -> Posterior:
         reported, first = Reported.of_levels(self._statistic(schema, settings), outcome), outcome[0]
-        private = schema.private and all(aggregate.private for aggregate in outcome)
-        attrs = attributes(first, private=private) | {"contributors": reported.n}  # a client reports once
+        attrs = attributes(first, schema=schema, others=outcome) | {"contributors": reported.n}  # a client reports once
         wanted = settings.probabilities or QUARTILES
-        return posterior_of(reported, wanted, rng=conditions.rng, private=private, attrs=attrs)
+        return posterior_of(reported, wanted, rng=conditions.rng, attrs=attrs)

@@ -25,7 +25,7 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.protocol.wire.kinds import Kind, NodeRelease
 from dca_proto.wording import listed
 from inference.columns import PRIOR_MEAN_SD, Standardisation, standardisation
-from inference.draws import CHAINS, Sampling, attributes
+from inference.draws import CHAINS, Sampling, all_private, attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.examples import CLASS, Clean, Example
@@ -339,7 +339,6 @@ class Fit:
                 rows = float(np.sum(released.rows))
                 spread = sqrt(1 / (2 * max(rows, 1.0)))
                 draws[RESIDUAL_SD] = sqrt(variance) * np.exp(spread * rng.standard_normal((CHAINS, DRAWS)))
-        private = self.schema.private and all(one.private for one in rounds)
         result = posterior_of(
             draws,
             self.units,
@@ -353,8 +352,8 @@ class Fit:
             notes=(*notes, *self._doubts(found, sampling_variance, labels)),
             remarks=remarks_of(found.evidence, varies, self.units, released.average),
             average=released.average,
-            attrs=attributes(*rounds, private=private),
-            private=private,
+            attrs=attributes(*rounds, schema=self.schema),
+            private=all_private(rounds, self.schema),
         )
         is_sampled = settings.method == NUTS and settings.require_mixed
         return result.require_mixed() if is_sampled else result

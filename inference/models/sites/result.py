@@ -20,12 +20,12 @@ from inference.draws import Sampling
 from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Estimate, Marginal, normal, of_draws
 from inference.jobs.summary import Summary
 from inference.laws import Draws
-from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes
+from inference.models.coefficients import IDENTITY, LOG_ODDS, LOGIT, Coefficients, rows_of_slopes
 from inference.models.glm.regression import DrawnRows
 from inference.models.predictive import RESIDUAL_SD
 from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN, Average, Evidence, Point, fixed, restricted
 from inference.posterior import Posterior
-from inference.problem import AnyArray, Array, Schema
+from inference.problem import AnyArray, Array, Schema, unit_of
 
 MEAN_OF, NEW, SPREAD, LEVEL = "mean of sites", "a new site", "sd between sites", "level"
 ALONE = "site alone, not shrunk"
@@ -75,17 +75,16 @@ def average_level(b: Array, apart: Array) -> Array:
     return found
 
 
+@dataclass(frozen=True, eq=False)
 class NewSite(DrawnRows):
-    """Predicts rows of a site that was not asked; estimates without privacy are found by their names."""
+    """Predicts rows of a site that was not asked. Attributes: names: of the rows of the table."""
 
-    def __init__(self, linear: Coefficients, draws: Draws, names: Sequence[str]) -> None:
-        super().__init__(linear, draws)
-        object.__setattr__(self, "_names", tuple(names))
+    names: tuple[str, ...]
 
     def reference_figures(self, reference: Posterior) -> list[Marginal | None]:
         """Return the reference's figures in the order of this table, None for sites that it does not have."""
         others = {one.name: one.marginal for one in reference.estimates()}
-        return [others.get(name) for name in self._names]  # type: ignore[attr-defined]
+        return [others.get(name) for name in self.names]
 
 
 def posterior_of(
@@ -134,7 +133,7 @@ def posterior_of(
     before = {MEAN: units.own(prior[MEAN]), BETWEEN: prior[BETWEEN] * units.scale[places]}
     naive = _alone(alone, mean.mean(axis=(0, 1)), units, average)
     rows = _rows(own, before, units, sites, names, places, schema, naive, units.own(average_level(new, apart)))
-    predictor = NewSite(_linear(own, units, schema), own, [row.name for row in rows]) if features else None
+    predictor = NewSite(_linear(own, units, schema), own, tuple(row.name for row in rows)) if features else None
     extras: Summary = {"naive_title": ALONE, "remarks": dict(remarks or {})}
     return Posterior(
         "sites",
@@ -207,7 +206,7 @@ def _rows(
     new: Array,
 ) -> list[Estimate]:
     """Return the table: slopes, then for each varying coefficient the sites, their mean, a new site and the spread."""
-    target = schema.units.get(schema.target, schema.target) if units.link == IDENTITY else "log odds"
+    target = unit_of(schema, schema.target, schema.target) if units.link == IDENTITY else LOG_ODDS
     figures = [of_draws(own[MEAN][..., k], before[MEAN][..., k]) for k in range(len(names))]
     slopes = rows_of_slopes(figures, units.columns.columns, schema, units.link, units.feature_sd, "plausible sd")[1:]
     rows = list(slopes)

@@ -29,7 +29,8 @@ from inference.models.estimator import PrivateEstimator
 from inference.models.shrinkage import NONE, SHRINKAGE, Shrinkage
 from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
-from inference.models.survival.hazards import Hazards, exact_hazards, hazards_from, hazards_job
+from inference.models.survival.hazards import Hazards
+from inference.models.survival.hazards_fit import exact_hazards, hazards_from, hazards_job
 from inference.models.survival.job import RegressionSettings, Settings, SurvivalCurves, SurvivalRegression
 from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
@@ -181,7 +182,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         return self.fit_.predict_interval(self._features(X), level)
 
     def _features(self, X: Any) -> Array:
-        return self._checked(_numbers(X, self.fit_.predictor.columns.features, self.schema))
+        return self._checked(_numbers(X, self.fit_.predictor.features, self.schema))
 
     def _columns(self) -> tuple[Schema, Columns]:
         if self.schema is None:
@@ -208,7 +209,7 @@ class PrivateProportionalHazards(PrivateEstimator):
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Hazards:
         schema, columns = self._columns()
         own = [named(aggregate, schema) for aggregate in aggregates]
-        return self._shrunk(hazards_from(own, columns, prior_sd=self.prior_sd))
+        return self._shrunk(hazards_from(own, columns, schema, prior_sd=self.prior_sd))
 
     def _over_rounds(self, source: Rounds) -> Hazards:
         schema, columns = self._columns()
@@ -225,7 +226,7 @@ class PrivateProportionalHazards(PrivateEstimator):
 
     def _keep(self, fit: Posterior) -> None:
         law: Hazards = fit.predictor
-        self._name_features(law.columns.features)
+        self._name_features(law.features)
         self.group_coef_, self.group_coef_sd_ = law.group_effects
         self.coef_, self.coef_sd_ = law.coefficients, law.coefficient_sd
         every = np.array([one.marginal.interval for one in fit.estimates()])  # of groups, then of features

@@ -20,7 +20,7 @@ from inference.jobs.settings import (
     setting,
 )
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
-from inference.models.survival import hazards, rounds
+from inference.models.survival import hazards_fit, rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import Hazards
 from inference.models.survival.rounds import Columns
@@ -77,7 +77,7 @@ class RegressionSettings(Shrinkage, GridSettings):
     prior_sd: float = setting(
         EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.", require_positive
     )
-    std_share: float = first_share(hazards.STD_SHARE)
+    std_share: float = first_share(hazards_fit.STD_SHARE)
 
 
 class SurvivalCurves(RefitJob):
@@ -102,7 +102,7 @@ class SurvivalCurves(RefitJob):
 
     def rounds(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Posterior]:
         columns, rng, kind = settings.columns(schema), conditions.rng, conditions.kind
-        return rounds.curves_job(columns, rng=rng, private=schema.private, kind=kind, rows_max=settings.rows_max)
+        return rounds.curves_job(columns, rng=rng, schema=schema, kind=kind, rows_max=settings.rows_max)
 
     def columns(self, settings: Settings) -> tuple[str, ...]:
         return (settings.event, *([settings.group] if settings.group else []))
@@ -143,13 +143,13 @@ class SurvivalRegression(ShrunkJob):
             )
 
     def plan(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> list[Stage]:
-        later = enumerate(hazards.shares(settings.std_share), 1)
+        later = enumerate(hazards_fit.shares(settings.std_share), 1)
         stages = [Stage(1, share, f"on scores, round {place}") for place, share in later]
         return [Stage(1, settings.std_share, "on centres and scales"), *stages]
 
     def rounds(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[Hazards]:
         columns, most, share = settings.columns(schema), settings.rows_max, settings.std_share
-        return hazards.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
+        return hazards_fit.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
 
     def model(self, schema: Schema, settings: RegressionSettings) -> str:
         columns = settings.columns(schema)
@@ -158,4 +158,4 @@ class SurvivalRegression(ShrunkJob):
 
     def exact(self, train: Problem, settings: RegressionSettings) -> Hazards:
         """Fit the model to raw rows."""
-        return hazards.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)
+        return hazards_fit.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)

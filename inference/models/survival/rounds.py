@@ -17,7 +17,7 @@ from dca_proto.statistics import Survival
 from dca_proto.statistics.survival import CELLS_MAX
 from inference.bounds import Interval
 from inference.contraction import percent
-from inference.draws import CHAINS, DRAWS, attributes
+from inference.draws import CHAINS, DRAWS, all_private, attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import LEVEL, Estimate
 from inference.jobs.settings import ROWS_MAX, require_count, require_positive
@@ -29,7 +29,7 @@ from inference.models.survival import curve
 from inference.models.survival.codes import codes
 from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank
 from inference.posterior import Posterior, tails_of
-from inference.problem import Array, Problem, Schema
+from inference.problem import Array, Problem, Schema, unit_of
 from inference.rounds import Job, request_of
 
 INTERVALS_MAX = 100  # their codes take about a second; the time grows with the cube
@@ -303,9 +303,7 @@ class Curves(DrawnCurves):
 
 def _table(posterior: Posterior, columns: Columns, schema: Schema | None) -> list[Estimate]:
     """Return S(t_k) of each group, and mean durations."""
-    axis, unit = Standard(unit="probability", scale=1.0, centre=0.0), ""
-    if schema is not None:
-        unit = schema.units.get(columns.duration, "")
+    axis, unit = Standard(unit="probability", scale=1.0, centre=0.0), unit_of(schema, columns.duration)
     time_axis = columns.duration if unit in ("", columns.duration) else f"{columns.duration} ({unit})"
     points = product(columns.group_labels, columns.times)
     curves = [
@@ -333,7 +331,7 @@ def curves_job(
     columns: Columns,
     *,
     rng: np.random.Generator,
-    private: bool = True,
+    schema: Schema | None = None,
     kind: type[Kind] = SecureSum,
     rows_max: int = ROWS_MAX,
     prior_rows: float = PRIOR_ROWS,
@@ -341,32 +339,38 @@ def curves_job(
     """Run one round with the whole budget and return the posterior.
 
     Args:
-        rng: for the posterior's draws; the privacy noise does not use it. private: False if bounds were read from the
-            data. kind: `SecureSum`, or `NodeRelease` for data nodes with up to `rows_max` rows each.
+        rng: for the posterior's draws; the privacy noise does not use it. schema: of the job.
+        kind: `SecureSum`, or `NodeRelease` for data nodes with up to `rows_max` rows each.
         prior_rows: as for `curves_from`.
     """
     require_positive("prior_rows", prior_rows)
     require_count("rows_max", rows_max)
     aggregate: NoisyAggregate = yield request_of(curves_statistic(columns), 1.0, kind, rows_max)
-    return curves_from(aggregate, columns, int(rng.integers(2**63)), private=private, prior_rows=prior_rows)
+    return curves_from(aggregate, columns, int(rng.integers(2**63)), schema, prior_rows=prior_rows)
 
 
 def curves_from(
-    aggregate: NoisyAggregate, columns: Columns, seed: int, *, private: bool = True, prior_rows: float = PRIOR_ROWS
+    aggregate: NoisyAggregate,
+    columns: Columns,
+    seed: int,
+    schema: Schema | None = None,
+    *,
+    prior_rows: float = PRIOR_ROWS,
 ) -> Posterior:
     """Return the posterior given a round's release.
 
     Args:
-        seed: of the posterior's draws. prior_rows: number of rows that the Dirichlet prior of the cells is worth.
+        seed: of the posterior's draws. schema: of the job, if a job asked.
+        prior_rows: number of rows that the Dirichlet prior of the cells is worth.
     """
     sums = NoisySums.of(aggregate)
     return _curves(
         columns,
         curve.counts_of(sums, curves_statistic(columns), prior_rows),
         seed,
-        private=private and aggregate.private,
-        attrs={**sums.attrs, **attributes(aggregate, private=private)},
-        refitter=partial(curves_from, aggregate, columns, seed, private=private),
+        private=all_private([aggregate], schema),
+        attrs={**sums.attrs, **attributes(aggregate, schema=schema)},
+        refitter=partial(curves_from, aggregate, columns, seed, schema),
     )
 
 

@@ -84,7 +84,7 @@ class PrivateSynthesizer(PrivateEstimator):
         if tables is None:
             tables = tree_of(Release.exact(grid.statistic(all_pairs(grid)), cells).tables, len(grid.names))
         exact = Release.exact(grid.statistic(with_columns(grid, tables)), cells)
-        return posterior_of(exact, schema, own, known, private=False, attrs={})
+        return posterior_of(exact, schema, own, known)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Posterior:
         return self._over_rounds(Replayed(aggregates))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -139,9 +140,7 @@ class Synthetic(LearningJob):
     def learned(
         self, outcome: list[NoisyAggregate], schema: Schema, settings: Settings, conditions: Conditions
     ) -> Posterior:
-        private = schema.private and all(aggregate.private for aggregate in outcome)
-        known = attributes(*outcome, private=private)
-        return posterior_of(Release.of(outcome), schema, settings, conditions, private=private, attrs=known)
+        return posterior_of(Release.of(outcome), schema, settings, conditions, attributes(*outcome, schema=schema))
 
     def model(self, schema: Schema, settings: Settings) -> str:
         grid = settings.grid(schema)
@@ -153,7 +152,7 @@ class Synthetic(LearningJob):
         cells = (statistic := grid.statistic()).cells_of(train.values(*grid.names).reshape(len(train.y), -1))
         exact = Release.exact(statistic, cells)
         rows = SyntheticRows(grid, cells, train.rows, train.schema.categories)
-        return _posterior(exact, rows, stream(0, "reference"), private=False)
+        return _posterior(exact, rows, stream(0, "reference"))
 
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
@@ -179,11 +178,13 @@ def posterior_of(
     schema: Schema,
     settings: Settings,
     conditions: Conditions,
-    *,
-    private: bool,
-    attrs: dict[str, object],
+    attrs: Mapping[str, object] = MappingProxyType({}),
 ) -> Posterior:
-    """Fit the model of a release, draw rows, and return both as a posterior."""
+    """Fit the model of a release, draw rows, and return both as a posterior.
+
+    Args:
+        attrs: the provenance; without it, no epsilon may be claimed.
+    """
     grid, rng = settings.grid(schema), conditions.rng
     if all(len(table.places) == 1 for table in release.tables):
         model = independent(release)
@@ -194,16 +195,14 @@ def posterior_of(
         model = fitted(release, conditions.on_sampling)
     cells = model.rows(settings.rows or release.number, rng)
     rows = SyntheticRows(grid, cells, grid.values(cells, rng), schema.categories, model)
-    return _posterior(release, rows, rng, private=private, attrs=attrs)
+    return _posterior(release, rows, rng, attrs)
 
 
 def _posterior(
     release: Release,
     rows: SyntheticRows,
     rng: np.random.Generator,
-    *,
-    private: bool,
-    attrs: dict[str, object] | None = None,
+    attrs: Mapping[str, object] = MappingProxyType({}),
 ) -> Posterior:
     grid, axis = rows.grid, Standard(unit=SHARE, scale=1.0, centre=0.0)
     named = [
@@ -232,8 +231,8 @@ def _posterior(
         {"shares": draws},
         axes={"shares": ("cell",)},
         coords={"cell": tuple(one.name for one in named)},
-        private=private,
-        attrs=attrs or {},
+        private=bool(attrs.get("private")),
+        attrs=attrs,
         notes=tuple(_doubts(release, rows, fits)),
         table=lambda schema: named,
         extras=lambda: extras,

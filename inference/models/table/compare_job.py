@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from inference.models.table.comparison import (
     shares_of,
 )
 from inference.posterior import Posterior
-from inference.problem import Problem, Schema, stream
+from inference.problem import Problem, Schema, stream, unit_of
 from inference.rounds import Job, request_of
 
 COMPARISON = "comparison"
@@ -87,10 +88,8 @@ class Compare(LearningJob):
     def learned(
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Posterior:
-        private = schema.private and aggregate.private
-        known = attributes(aggregate, private=private)
-        columns = settings.columns(schema)
-        return comparison(Sums.of(aggregate), columns, schema, conditions.rng, private=private, attrs=known)
+        columns, attrs = settings.columns(schema), attributes(aggregate, schema=schema)
+        return comparison(Sums.of(aggregate), columns, schema, conditions.rng, attrs)
 
     def columns(self, settings: Settings) -> tuple[str, ...]:
         return (settings.group, *([settings.column] if settings.column else []))
@@ -106,7 +105,7 @@ class Compare(LearningJob):
         sums = Sums.exact(statistic, train.rows[:, [train.schema.columns.index(name) for name in statistic.columns]])
         if not sums.value.any():
             raise DataError("no row has a value and a known group; nothing to compare")
-        return comparison(sums, columns, train.schema, stream(0, "reference"), private=False)
+        return comparison(sums, columns, train.schema, stream(0, "reference"))
 
 
 def test_of(columns: Columns) -> str:
@@ -191,15 +190,13 @@ def comparison(
     columns: Columns,
     schema: Schema,
     rng: np.random.Generator,
-    *,
-    private: bool = True,
-    attrs: object = None,
+    attrs: Mapping[str, object] = MappingProxyType({}),
 ) -> Posterior:
     """Return the posterior of what is compared, with the test in its summary.
 
     Args:
-        rng: for draws; the privacy noise does not use it. private: False if bounds were read from the data.
-        attrs: the provenance of the draws.
+        rng: for draws; the privacy noise does not use it.
+        attrs: the provenance of the draws; without it, no epsilon may be claimed.
     """
     cells, column = [sums.cell(0, group) for group in range(columns.groups)], columns.names[0]
     result = result_of(cells, rng)
@@ -221,8 +218,8 @@ def comparison(
         {COMPARISON: draws.reshape(4, -1, len(named))},
         axes={COMPARISON: ("figure",)},
         coords={"figure": tuple(name for name, *_ in named)},
-        private=private,
-        attrs=attrs if isinstance(attrs, dict) else {},
+        private=bool(attrs.get("private")),
+        attrs=attrs,
         notes=tuple(_doubts(cells, columns)),
         table=table,
         extras=lambda: extras,
@@ -232,7 +229,7 @@ def comparison(
 def _apart(result: Result, columns: Columns, schema: Schema) -> Iterator[tuple[Estimate, TableCell]]:
     """Yield the differences of groups, with their places in the table."""
     (column,), size = columns.names, len(result.differences)
-    unit = SHARE if columns.coded[0] else schema.units.get(column, "")
+    unit = SHARE if columns.coded[0] else unit_of(schema, column)
     sds = 2 * float(ndtri(1 - 0.025 / max(size, 1)))  # from end to end
     for first, last, code, (estimate, low, high, p_value) in result.differences:
         groups = LESS.join((columns.labels[first], columns.labels[last]))
@@ -261,7 +258,7 @@ def _figures(
     cells: list[Cell], columns: Columns, schema: Schema, rng: np.random.Generator
 ) -> Iterator[tuple[str, str, Law, TableCell]]:
     """Yield name, unit, law and place of each figure of each group."""
-    column, unit = columns.names[0], schema.units.get(columns.names[0], "")
+    column, unit = columns.names[0], unit_of(schema, columns.names[0])
     for label, cell in zip(columns.labels, cells, strict=True):
         yield f"n of {column}, {label}", "", cell.number(rng), TableCell(column=column, figure="n", group=label)
         if not cell.is_coded:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from inference.jobs.summary import Standard, Summary, TableCell
 from inference.models.table.cells import Cell, Law, Sums
 from inference.models.table.columns import LEVELS, Columns, purpose
 from inference.posterior import Posterior
-from inference.problem import Problem, Schema, stream
+from inference.problem import Problem, Schema, stream, unit_of
 from inference.rounds import Job, request_of
 
 TABLE = "table"
@@ -93,9 +94,8 @@ class Describe(LearningJob):
     def learned(
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Posterior:
-        columns, private = settings.columns(schema), schema.private and aggregate.private
-        known = attributes(aggregate, private=private)
-        return posterior_of(Sums.of(aggregate), columns, schema, conditions.rng, private=private, attrs=known)
+        columns, attrs = settings.columns(schema), attributes(aggregate, schema=schema)
+        return posterior_of(Sums.of(aggregate), columns, schema, conditions.rng, attrs)
 
     def columns(self, settings: Settings) -> tuple[str, ...]:
         return (settings.group,) if settings.group else ()
@@ -112,7 +112,7 @@ class Describe(LearningJob):
         sums = Sums.exact(statistic, train.rows[:, [train.schema.columns.index(name) for name in statistic.columns]])
         if not sums.value.any():
             raise DataError("no row has a value and a known group; nothing to describe")
-        return posterior_of(sums, columns, train.schema, stream(0, "reference"), private=False)
+        return posterior_of(sums, columns, train.schema, stream(0, "reference"))
 
 
 def posterior_of(
@@ -120,15 +120,13 @@ def posterior_of(
     columns: Columns,
     schema: Schema,
     rng: np.random.Generator,
-    *,
-    private: bool = True,
-    attrs: object = None,
+    attrs: Mapping[str, object] = MappingProxyType({}),
 ) -> Posterior:
     """Return the table's posterior.
 
     Args:
-        rng: for the draws; the privacy noise does not use it. private: False if bounds were read from the data.
-        attrs: the provenance of the draws.
+        rng: for the draws; the privacy noise does not use it.
+        attrs: the provenance of the draws; without it, no epsilon may be claimed.
     """
     lines = list(_lines(sums, columns, schema, rng))
     named = [(_name(line, group, columns), line, law)
@@ -147,8 +145,8 @@ def posterior_of(
         {TABLE: draws.reshape(_CHAINS, -1, len(named))},
         axes={TABLE: ("figure",)},
         coords={TABLE: tuple(name for name, _, _ in named), "figure": tuple(name for name, _, _ in named)},
-        private=private,
-        attrs=attrs if isinstance(attrs, dict) else {},
+        private=bool(attrs.get("private")),
+        attrs=attrs,
         notes=tuple(_doubts(sums, columns)),
         table=table,
         extras=lambda: _extras(sums, columns, named),
@@ -182,7 +180,7 @@ def _lines(sums: Sums, columns: Columns, schema: Schema, rng: np.random.Generato
             for code, shares in zip(sums.statistic.codes_of(place), every, strict=True):
                 yield Line(column, columns.bounds[place].text(code), SHARE, list(shares))
             continue
-        unit = schema.units.get(column, "")
+        unit = unit_of(schema, column)
         for name, laws in zip(("mean", "sd"), zip(*(cell.moments(rng) for cell in cells), strict=True), strict=True):
             yield Line(column, name, unit, list(laws))
         if sums.statistic.level_bins:

@@ -61,11 +61,11 @@ from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
 from inference.columns import Standardisation, into_ball
 from inference.models import fit
-from inference.models.coefficients import area_under_curve
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import exact_fit
 from inference.models.glm.sgd import groups
 from inference.models.priors import RegressionPrior
+from inference.models.scores import area_under_curve
 from inference.posterior import Posterior
 from inference.problem import Array
 from inference.variational.models import BERNOULLI, NORMAL

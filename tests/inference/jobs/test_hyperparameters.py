@@ -24,7 +24,7 @@ from inference.models.glm.job import scored_regression
 from inference.models.linear.job import regression_in_bounds, regression_with_projection
 from inference.models.logistic.job import logistic_regression
 from inference.models.priors import GaussianPrior, RatePrior
-from inference.models.survival.hazards import hazards_job
+from inference.models.survival.hazards_fit import hazards_job
 from inference.models.survival.rounds import Columns, curves_job
 from inference.problem import Schema
 from tests.inference.models.conjugate.test_families import released

@@ -38,7 +38,8 @@ from inference.jobs.examples import DESIGNS, TIME
 from inference.jobs.picture import plot_estimates, risk_words
 from inference.jobs.settings import settings_from
 from inference.locate import FREQUENCIES, LEVELS
-from inference.models.survival.hazards import Hazards, concordance, hazards_job, shares_of_groups
+from inference.models.survival.hazards import Hazards, concordance
+from inference.models.survival.hazards_fit import hazards_job, shares_of_groups
 from inference.models.survival.rounds import Columns
 from inference.problem import Problem, Schema, split
 from inference.rounds import run

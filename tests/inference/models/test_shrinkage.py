@@ -23,7 +23,6 @@ from inference.jobs import find
 from inference.models.categories.law import Categories
 from inference.models.categories.model import Model
 from inference.models.coefficients import LINKS, LOG, Coefficients, Spread
-from inference.models.score_regression import Normal
 from inference.models.shrinkage import Scales, Shrinkage, gibbs, shrinkable
 from inference.models.survival.hazards import Hazards
 from inference.models.survival.rounds import Columns
@@ -227,9 +226,14 @@ def grades(classes: int = 3, *, ordered: bool = True, backwards: bool = False) -
 
 def hazards() -> Hazards:
     """A law of two intervals, a treatment, and two features, of which the second matters."""
-    columns = Columns("months", "event", (6.0, 12.0), "arm", 2, ("a", "b"))
-    theta = Normal(np.array([-2.0, -1.5, 0.1, 0.02, 0.6]), 0.05**2 * np.eye(5))
-    return Hazards(columns, np.zeros(2), np.array([2.0, 4.0]), theta, np.array([0.5]), prior_sd=2.5)
+    return Hazards(
+        columns=Standardisation(("a", "b"), np.zeros(2), np.array([2.0, 4.0]), np.full(2, np.inf)),
+        layout=Columns("months", "event", (6.0, 12.0), "arm", 2, ("a", "b")),
+        group_shares=np.array([0.5]),
+        mean=np.array([-2.0, -1.5, 0.1, 0.02, 0.6]),
+        cov=0.05**2 * np.eye(5),
+        prior_sd=2.5,
+    )
 
 
 @pytest.mark.parametrize("before", [grades(), grades(ordered=False), hazards()], ids=["grades", "kinds", "hazards"])

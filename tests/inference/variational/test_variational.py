@@ -20,9 +20,10 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, area_under_curve, log_likelihood
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.models.expected import probability, probability_square
 from inference.models.logistic.job import score_on
+from inference.models.scores import area_under_curve, log_likelihood
 from inference.problem import Problem, Schema
 from inference.rounds import Job, run
 from inference.variational import mean_field

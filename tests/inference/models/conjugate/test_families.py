@@ -306,7 +306,8 @@ def test_a_result_claims_no_epsilon_where_bounds_or_noise_are_not_private() -> N
     model = MODELS[0]
     aggregate = released(model.request(), data_of(model, np.random.default_rng(1), 9))
     assert fit(model, aggregate).attrs["epsilon"] == 1.0
-    trial = fit(model, aggregate, private=False)
+    read = Interval(0, 1, public=False)
+    trial = fit(model, aggregate, schema=Schema((), "x", {"x": read}, alone=True))
     assert not trial.private
     assert trial.attrs["epsilon"] is None
 

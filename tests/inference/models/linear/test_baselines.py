@@ -15,9 +15,9 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.models.coefficients import rmse
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.job import regression_in_bounds
+from inference.models.scores import rmse
 from inference.problem import Problem, Schema
 from inference.rounds import run
 from papers.dca2017.figure_3 import perturbed_inputs

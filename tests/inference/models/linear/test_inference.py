@@ -22,7 +22,7 @@ from dca_proto.statistics import moments, resolve
 from inference.bounds import Interval
 from inference.columns import FREE_BOUND
 from inference.datasets import Problem, Schema, diabetes, split, stream
-from inference.models.coefficients import Coefficients, rmse
+from inference.models.coefficients import Coefficients
 from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import (
     NEAREST_PSD,
@@ -38,6 +38,7 @@ from inference.models.linear.closed_form import (
 from inference.models.linear.job import regression_with_projection
 from inference.models.linear.prior import prior_precision
 from inference.models.linear.rows import Plan, plan
+from inference.models.scores import rmse
 from inference.rounds import Job
 
 FRACTION_BITS = 32

@@ -19,7 +19,7 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.locate import Located, means
-from inference.models.coefficients import Coefficients, rmse
+from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import NormalBeta, SufficientStatistics, posterior
@@ -27,6 +27,7 @@ from inference.models.linear.job import parameters, regression_with_projection
 from inference.models.linear.nodes.observed import nodes_of
 from inference.models.linear.prior import SCALES, WIDE, fitted_to
 from inference.models.linear.rows import CURVED, Plan, about_columns, plan, sensitivity, weighted
+from inference.models.scores import rmse
 from inference.problem import Problem, Schema
 from inference.rounds import run
 

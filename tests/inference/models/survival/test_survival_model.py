@@ -30,7 +30,7 @@ from inference.models.survival.curve import (
     log_rank,
     survival_curve,
 )
-from inference.models.survival.hazards import exact_hazards, statistic_of
+from inference.models.survival.hazards_fit import exact_hazards, statistic_of
 from inference.models.survival.rounds import Columns, _curves, curves_statistic, exact_curves
 from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
@@ -316,13 +316,13 @@ def test_scores_without_noise_give_the_estimate_of_the_rows(reach: float) -> Non
     columns = Columns.of(rows.schema, "event", None, None, 4)
     exact = exact_hazards(rows, columns)
     prior = scoring.prior_of(4, np.full(2, 2.5))
-    near = exact.theta.mean + np.array([0.01, -0.01, 0.01, 0.0, 0.005, -0.003])
+    near = exact.mean + np.array([0.01, -0.01, 0.01, 0.0, 0.005, -0.003])
     released = scores_of(rows, [prior.mean, near], reach)
     simulated = scoring.Rows.unknown(4, np.ones(1), WIDE).like(released[0])
     assert 4 < simulated.rare[0] < 6, "how far out the rare value is: at 5.6"
     found = scoring.posterior(released, simulated, 30_000, prior)
-    ratio = np.sqrt(np.diag(found.cov) / np.diag(exact.theta.cov))[4:]
-    assert (np.abs(found.mean - exact.theta.mean) < 1.5 * np.sqrt(np.diag(exact.theta.cov))).all()
+    ratio = np.sqrt(np.diag(found.cov) / np.diag(exact.cov))[4:]
+    assert (np.abs(found.mean - exact.mean) < 1.5 * np.sqrt(np.diag(exact.cov))).all()
     assert (ratio > 0.95).all()
     assert (ratio < (1.35 if reach > 9 else 2.3)).all()
 
@@ -363,10 +363,10 @@ def test_a_far_request_is_followed_along_the_curve() -> None:
     """A log hazard that is 2 too high, and rare rows' by 1.4: Newton's step alone is 1 too short, the result is not."""
     rows = rare_rows(30_000, 0.1)
     exact = exact_hazards(rows, Columns.of(rows.schema, "event", None, None, 4))
-    far = exact.theta.mean + np.array([2, 2, 2, 2, 0.0, 0.0])
+    far = exact.mean + np.array([2, 2, 2, 2, 0.0, 0.0])
     [released] = scores_of(rows, [far], 50.0)
     part = scoring.Part(released, scoring.Rows.unknown(4, np.ones(1), WIDE))
-    near = exact.theta.mean
+    near = exact.mean
     assert part.bent(near)[0][:4] == pytest.approx(released.score[:4], rel=0.05)
     assert (part.slope @ (near - far))[:4] != pytest.approx(released.score[:4], rel=0.5)
 
