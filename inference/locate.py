@@ -77,7 +77,6 @@ FAINT = 0.15  # noise in φ from which on a column's bulk is always taken to sho
 ALIKE = 3.5  # standard errors of the mean |φ| over levels up to which all values may be equal
 SINES, RIDGE, MISSED = 4, 1e-7, 5e-4  # of the approximation of t by sines; what it misses
 VISIBLE, SKEWED = 0.25, 0.05  # least |φ| of a level that shows skewness; the sum that counts as skewed
-COLLINEAR, PAIRS = 0.9, 3  # correlation from which on a pair is named in a warning, and how many pairs are named
 FAR, THIN, NEAR, FEW = 0.5, 0.01, 0.05, 0.02  # warning thresholds, in half-widths; FEW is a share of rare values
 GONE, ATOM_SDS, ATOM_MAX, FITS = 3.0, 3.0, 0.1, 0.01  # of `about_clamped`: angle of σ, errors, share, and p-value
 HIDDEN = "noise hides where"  # begins the warning about columns with an unknown location
@@ -107,11 +106,6 @@ class Located(NamedTuple):
         centre[located], scale[located], limit[located] = self.centre, self.scale, bound
         ends = np.array([(schema.bounds[name].lower, schema.bounds[name].upper) for name in schema.columns]).T
         return Standardisation(schema.columns, centre, scale, limit, ends=ends)
-
-
-def beside_count(missing: Sequence[str], located: Sequence[str]) -> tuple[str, ...]:
-    """Return a count's warning of rows that lack a value, if any, then the first round's, which says it worse."""
-    return (*missing, *(one for one in located if not (missing and one.startswith(ROUGHLY))))
 
 
 def phases_request(
@@ -372,23 +366,6 @@ def about_clamped(phases: NoisyAggregate, column: str) -> tuple[str, ...]:
         f"values of {column} lie at an end of its bounds or beyond ({listed(parts, 2)}): those beyond count as the "
         "end, which moves the intercept and predictions out of their intervals; widen the bounds unless no value can "
         "be beyond",
-    )
-
-
-def about_collinearity(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
-    """Return a warning for each pair of features that nearly repeat each other, as a later round shows.
-
-    Args:
-        squares: second moments of the features about their centres, ``(d, d)``, in any unit. noise: sd of each.
-    """
-    own = np.maximum(np.diagonal(squares), noise)
-    size = np.sqrt(own[:, None] * own)
-    correlation, doubt = np.clip(np.triu(squares / size, 1), -1, 1), 2 * noise / size
-    sure = (np.abs(correlation) > COLLINEAR) & (doubt < 1 - COLLINEAR)
-    return tuple(
-        f"{columns[i]} and {columns[j]} nearly repeat each other (correlation {correlation[i, j]:.2f}); their "
-        "coefficients depend on the prior, and only their joint prediction is sure"
-        for i, j in np.argwhere(sure)[:PAIRS]
     )
 
 

@@ -15,12 +15,10 @@ from scipy.special import ndtri
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.statistics import Statistic, resolve
-from inference.contraction import percent
 from inference.errors import DataError
 from inference.problem import Array
 
 TINY = 1e-12
-MISSING_SDS = 4.0  # warn if the rows that count are this far below n, in noise sds: 1 false alarm in 31,000 releases
 
 
 class Asked(Protocol):
@@ -73,17 +71,6 @@ def complete_of(aggregate: NoisyAggregate, unit: float) -> tuple[float, float]:
     """Return the share of rows that count, with its standard deviation. Args: unit: what such a row adds to the sum."""
     n = aggregate.contributors
     return float(aggregate.value[-1] / n) / unit, sqrt(aggregate.noise_variance) / n / unit
-
-
-def about_rows(last: Released[Any], reasons: str) -> tuple[str, ...]:
-    """Return a warning if clearly fewer rows counted than contributed. Args: reasons: why rows may not count."""
-    share, sd = last.complete
-    if 1 - share <= MISSING_SDS * sd + 1e-6:
-        return ()
-    return (
-        f"about {percent(min(1 - share, 1.0))} of the rows did not count: {reasons}; check these, for the result "
-        "describes the others",
-    )
 
 
 def combined(own: Array, noise: Any, simulated: Array, doubt: Array) -> Array:

@@ -37,7 +37,8 @@ from dca_proto.statistics.counting import CompleteRows, about_missing
 from inference.columns import Standardisation
 from inference.draws import all_private
 from inference.jobs.settings import JobSettings, require_count, setting, within
-from inference.locate import LEAST_COMPLETE, beside_count, locate, phases_request
+from inference.locate import LEAST_COMPLETE, locate, phases_request
+from inference.models.doubts import about_data
 from inference.models.law import NormalLaw
 from inference.problem import Array, Schema
 from inference.rounds import Job
@@ -226,8 +227,7 @@ class _Ascent:
 
     def posterior(self, prior_sd: float | None) -> NormalLaw:
         """Return the posterior under a normal prior, or under the model's own if that is not normal."""
-        missing = about_missing(*CompleteRows.of(self.sums))
-        warnings, off = list(beside_count(missing, locate(self.phases).warnings)), 0.0
+        warnings, off = [*about_data(about_missing(*CompleteRows.of(self.sums)), [self.phases])], 0.0
         if self.rows is not None:
             mean, cov = self._newton(self.rows, _precision(prior_sd))
             warnings.append(ASSUMED)

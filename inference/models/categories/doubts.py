@@ -9,20 +9,21 @@ import numpy as np
 
 from dca_proto.statistics.category_score import chances_of
 from dca_proto.wording import listed
-from inference.locate import about_collinearity
 from inference.models.categories.scoring import Released, Rows
-from inference.models.glm.scored_fit import about_separate, inseparable, repeated
+from inference.models.doubts import (
+    AWAY_MAX,
+    about_collinearity,
+    about_far_request,
+    about_rare_values,
+    about_separate,
+    inseparable,
+    repeated,
+)
 
 HIDDEN = 3.0  # rows of a category below which noise hides it, in standard deviations of the noise
 FEW = 12.0  # rows of a category below which its own figures are not nearly normal
-AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request
 HIDDEN_SDS = 5.0  # of `repeated`: the information of categories has more noise than that of their covariances
 RARE_SD = 0.6  # largest sd of the log odds of a feature's rare values for which their law is nearly normal
-
-
-def reasons(target: str) -> str:
-    """Why rows may not count."""
-    return f"they lack a value, or {target} is not a whole number"
 
 
 def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) -> list[str]:
@@ -37,20 +38,9 @@ def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) ->
         warnings.append(about_separate(mixed))
     warnings += _about_categories(law, last, rows, n)
     away = np.abs(law.mean - model.phi(last.request.theta))[model.effects]
-    if away.max() > AWAY_MAX:
-        warnings.append(
-            f"the last round asked at effects that differ from the result by {away.max():.2g} (standardised), too far "
-            "for a linear approximation; intervals may fail; ask for more rounds, or raise epsilon"
-        )
+    warnings += about_far_request(float(away.max()), AWAY_MAX, "ask for more rounds, or raise epsilon")
     spread = np.sqrt(np.diag(law.cov))[heads].max(axis=0)
-    rare = spread * np.abs(rows.far) > RARE_SD
-    if rare.any():
-        named = listed(list(np.array(law.features)[rare]))
-        warnings.append(
-            f"noise hides the effects of rare values of {named}, so their intervals may fail; raise epsilon, take more "
-            "rows, or merge rare categories"
-        )
-    return warnings
+    return warnings + about_rare_values(law.features, spread * np.abs(rows.far) > RARE_SD)
 
 
 def _about_categories(law: Any, last: Released, rows: Rows, n: float) -> list[str]:

@@ -29,17 +29,16 @@ from inference.jobs.estimates import Estimate, Marginal, score
 from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut
 from inference.laws import Axes, Coords, Draws, Slopes
-from inference.locate import STATISTIC as PHASES
-from inference.locate import beside_count, locate
 from inference.models.categories import scoring
 from inference.models.categories.curves import curvature
-from inference.models.categories.doubts import reasons, warnings_of
+from inference.models.categories.doubts import warnings_of
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Released, Request, Rows
 from inference.models.coefficients import LOG_ODDS
+from inference.models.doubts import about_data, about_not_counted
 from inference.models.glm.curves import Places
 from inference.models.law import FISHER_SCORING, NormalLaw, rows_of_effects, with_prior
-from inference.models.score_regression import Normal, about_rows, asked_by, by_row, complete_of
+from inference.models.score_regression import Normal, asked_by, by_row, complete_of
 from inference.models.shrinkage import shrinkable
 from inference.problem import AnyArray, Array, Problem, Schema
 
@@ -342,9 +341,9 @@ def categories_from(
         method=FISHER_SCORING,
         refitter=shrinkable(partial(categories_from, tuple(aggregates), ordered=ordered, schema=schema)),
     ).learned_from(aggregates, rounds, schema)
-    located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
-    said = beside_count(about_rows(released[-1], reasons(law.target)), located)
-    return replace(law, warnings=(*said, *warnings_of(law, released, rows, n), *curved))
+    of_missing = about_not_counted(released[-1].complete, f"they lack a value, or {law.target} is not a whole number")
+    doubts = (*about_data(of_missing, aggregates), *warnings_of(law, released, rows, n), *curved)
+    return replace(law, warnings=doubts)
 
 
 # --- from rows --------------------------------------------------------------------------------------------------------

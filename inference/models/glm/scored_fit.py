@@ -24,9 +24,18 @@ from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
-from inference.locate import STATISTIC as PHASES
-from inference.locate import about_collinearity, beside_count, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
+from inference.models.doubts import (
+    AWAY_MAX,
+    TOGETHER,
+    about_collinearity,
+    about_data,
+    about_far_request,
+    about_separate,
+    inseparable,
+    repeated,
+    together,
+)
 from inference.models.glm.curves import Curvature, Places, curvature
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import Curves, NoisyScore, Rows, Terms, posterior, squares_of
@@ -40,12 +49,9 @@ STATISTIC = "gradient"
 PRIOR_SD = 1.0
 SPREAD_MAX = 2.5  # largest standard deviation of rows' log odds at which intervals of uncertain effects hold
 UNSURE = 0.08  # standard deviation of a standardised effect from which it counts as uncertain
-APART, TOGETHER = 0.3, 0.6  # sd of a combination of standardised effects that rests on the prior; their correlation
-HIDDEN_SDS = 2.0  # of a combination of features: its variance, in sds of the noise in the features' covariances
 SHARE_LEAST = 0.02  # of rows that are complete: of a site without one the noisy count may be negative
 FAR_SCALE = -1.0  # ln of the residual scale over the start, below which it is too large: bias 15 % at -1.2
-AWAY_MAX = 1.0  # largest distance of a standardised coefficient from the last round's φ_k
-AWAY_MAX_OF_LINEAR = 0.3  # the same for Student-t, and for ln σ, whose scores must be linear between them
+AWAY_MAX_OF_LINEAR = 0.3  # as `AWAY_MAX`, for Student-t, and for ln σ, whose scores must be linear between them
 FAMILIES: dict[str, type[Family]] = {family.name: family for family in (Poisson, Bernoulli, StudentT)}
 STEPS, CONVERGED = 100, 1e-10  # of Fisher scoring on rows: the most steps, and the size of the last
 KAPPA_MAX, KAPPA_CONVERGED, KAPPA_STEP = 100.0, 1e-7, 1e-4  # of κ on rows: largest, last step, relative difference
@@ -130,15 +136,9 @@ def regression_of_scores(
     return replace(
         law.learned_from(aggregates, released.rounds, schema),
         method=FISHER_SCORING,
-        warnings=(*notes, *about_rows(aggregates, released), *warnings),
+        warnings=(*notes, *about_data(released.missing, aggregates), *warnings),
         refitter=shrinkable(partial(regression_of_scores, tuple(aggregates), **own)),
     )
-
-
-def about_rows(aggregates: Sequence[NoisyAggregate], released: Scores) -> tuple[str, ...]:
-    """Return the count's warning of rows that lack a value, then the doubts about columns of the round of phases."""
-    located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
-    return beside_count(released.missing, located)
 
 
 def warnings_of(released: Scores, phi: Normal) -> list[str]:
@@ -148,12 +148,8 @@ def warnings_of(released: Scores, phi: Normal) -> list[str]:
     warnings = list(about_collinearity(released.columns.columns, squares, noise))
     asked = np.array(released.rounds[-1].parameters["theta"])
     away = float(np.abs(phi.mean[: asked.size] - asked).max())
-    if away > (AWAY_MAX if released.family.disperses else AWAY_MAX_OF_LINEAR):
-        advice = "" if logistic else "ask for more rounds, or "  # job `logistic` has no setting of rounds
-        warnings.append(
-            f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "
-            f"for its approximation; intervals may fail; {advice}raise epsilon"
-        )
+    advice = "raise epsilon" if logistic else "ask for more rounds, or raise epsilon"  # `logistic` sets no rounds
+    warnings += about_far_request(away, AWAY_MAX if released.family.disperses else AWAY_MAX_OF_LINEAR, advice)
     if isinstance(released.family, StudentT) and phi.mean[-1] < FAR_SCALE:
         warnings.append(
             f"the {RESIDUAL_SCALE} is far below the target's spread, from which the rounds began, so it is probably "
@@ -173,54 +169,12 @@ def warnings_of(released: Scores, phi: Normal) -> list[str]:
     return warnings
 
 
-def together(cov: Array) -> float:
-    """Return the largest correlation of two effects, without its sign."""
-    sd = np.sqrt(np.diag(cov))
-    return float(np.abs(np.triu(cov / np.outer(sd, sd), 1)).max(initial=0.0))
-
-
-def about_separate(mixed: Sequence[str]) -> str:
-    """Return the warning of features whose separate effects noise hides."""
-    return (
-        f"noise hides the separate effects of {listed(mixed, len(mixed))}, which may repeat other features; their "
-        "intervals, and those of features that vary with them, rest on the prior and may fail; only predictions "
-        "are sure; leave out features that repeat others, raise epsilon, or take more rows"
-    )
-
-
 def _hidden(released: Scores, features: Sequence[str]) -> list[str]:
     """Return what `repeated` does of the first round's features."""
     first, squares = released.scores[0], released.rows.squares / released.rows.squares[0, 0]
     unit = float(symmetric(first.curved)[0, 0])
     mean = squares[0, 1:]
     return repeated(features, squares[1:, 1:] - np.outer(mean, mean), float(np.sqrt(first.noise_variance)) / unit)
-
-
-def repeated(columns: Sequence[str], cov: Array, doubt: float, sds: float = HIDDEN_SDS) -> list[str]:
-    """Return the features of the combinations of which noise hides how little they vary.
-
-    Args:
-        cov: of the features, ``(d, d)``. doubt: standard deviation of its noise, in each term. sds: from how many of
-            them on the variance shows.
-    """
-    sd = np.sqrt(np.diag(cov))
-    values, vectors = np.linalg.eigh(cov / np.outer(sd, sd))
-    shares = np.abs(vectors[:, values <= sds * doubt])
-    known = (shares > shares.max(axis=0, initial=0.0) / 2).any(axis=1)
-    return [name for name, one in zip(columns, known, strict=True) if one]
-
-
-def inseparable(columns: Sequence[str], cov: Array) -> list[str]:
-    """Return the features of the least known combination of effects, if it rests on the prior and is of several.
-
-    Args:
-        columns: the features, and perhaps more. cov: of the standardised effects, shape ``(d, d)``.
-    """
-    values, vectors = np.linalg.eigh(cov)
-    if values[-1] < APART**2 or together(cov) < TOGETHER:
-        return []
-    shares = np.abs(vectors[:, -1])
-    return [name for name, one in zip(columns, shares > shares.max() / 2, strict=False) if one]
 
 
 def _strong(released: Scores, phi: Normal) -> list[str]:

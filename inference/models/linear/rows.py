@@ -86,6 +86,7 @@ from dca_proto.statistics.counting import OF_THE_OTHERS
 from dca_proto.wording import listed
 from inference.columns import Standardisation
 from inference.locate import Means
+from inference.models.doubts import about_separate
 from inference.models.linear.closed_form import NEAREST_PSD, NormalBeta, SufficientStatistics, repaired, shrunk
 from inference.models.linear.prior import PRIOR_R2, correlations
 from inference.problem import Array
@@ -286,10 +287,8 @@ def about_columns(
     repeated = np.diag(np.linalg.inv(correlations(statistics, len(features))))[1:] > REPEATED
     unsure = np.sqrt(np.diag(fitted.cov)[1:]) > UNSURE
     if hidden := [name for name, one in zip(features, repeated & unsure, strict=True) if one]:
-        notes.append(
-            f"noise hides the separate effects of {listed(hidden, len(hidden))}, which nearly repeat other features; "
-            "their intervals are wide, and only predictions are sure"
-        )
+        so = "their intervals are wide, and only predictions are sure"
+        notes.append(about_separate(hidden, so, "nearly repeat"))
     rows = max(float(statistics.n), float(np.trace(statistics.xx)) / parameters["radius"] ** 2)
     most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * rows
     doubtful = 2 * np.sqrt(np.asarray(statistics.noise.yy, float))

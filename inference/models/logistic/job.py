@@ -32,8 +32,9 @@ from inference.jobs.base import Conditions, Estimable, Stage
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.settings import one_of, require_choice, require_positive, setting
 from inference.locate import STATISTIC as PHASES
-from inference.locate import beside_count, locate, phases_request
+from inference.locate import locate, phases_request
 from inference.models.coefficients import LOGIT, Coefficients
+from inference.models.doubts import about_data
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
 from inference.models.glm.scored_fit import STATISTIC, exact_fit, regression_of_scores
@@ -156,7 +157,7 @@ def _of_one_sum(
         schema=schema,
         private=all_private([phases, aggregate], schema),
         aggregates=(phases, aggregate),
-        warnings=(ASSUMED, *beside_count(about_rows([aggregate]), locate(phases).warnings)),
+        warnings=(ASSUMED, *about_data(about_rows([aggregate]), [phases])),
         refitter=shrinkable(partial(_of_one_sum, schema, columns, phases, aggregate, prior_sd=prior_sd)),
     )
 

@@ -35,9 +35,10 @@ from inference.laws import Draws
 from inference.locate import phases_request
 from inference.mcmc.run import PRIOR_DRAWS, Options, numpyro_module
 from inference.models.coefficients import IDENTITY, LOGIT
+from inference.models.doubts import about_data, about_separate, inseparable
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import STD_SHARE, scores, stages_of
-from inference.models.glm.scored_fit import Scores, about_rows, inseparable, warnings_of
+from inference.models.glm.scored_fit import Scores, warnings_of
 from inference.models.linear.aggregate_stats import STATISTIC, parameters_of, summed
 from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.linear.rows import about_boxes
@@ -275,7 +276,7 @@ class SitesLogistic(SitesRegression):
         left_out = max(len(one.nodes) for one in sums.rounds) - len(nodes[0])
         notes = [f"{left_out} sites did not release in all rounds, and are left out"] if left_out else []
         whole = _whole(found.typical())
-        notes += [*about_rows(rounds, sums), *warnings_of(sums, whole)]
+        notes += [*about_data(sums.missing, rounds), *warnings_of(sums, whole)]
         notes += logistic.about_sites(released, found.typical().effect, labels_of(nodes[0], conditions.sites))
         fit = Fit(nodes[0], units, schema, settings, conditions)
         return fit.posterior(rounds, found, released, sampling, tuple(notes))
@@ -399,10 +400,7 @@ class Fit:
         if not any("separate effects" in note for note in notes) and self.units.link == IDENTITY:
             features = self.schema.features
             if mixed := inseparable(features, typical.cov[1:, 1:]) if len(features) > 1 else []:
-                notes.append(
-                    f"noise hides the separate effects of {listed(mixed)}, which may repeat other features; only "
-                    "predictions are sure"
-                )
+                notes.append(about_separate(mixed, "only predictions are sure"))
         return notes
 
 

@@ -57,7 +57,7 @@ from dca_proto.statistics import Survival
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
 from inference.mcmc.sums import NoisySums
-from inference.models.score_regression import MISSING_SDS
+from inference.models.doubts import MISSING_SDS
 from inference.problem import Array
 from inference.simplex import nearest_on_simplex
 

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from dca_proto.statistics.survival_score import contrast
 from dca_proto.wording import listed
-from inference.locate import about_collinearity
+from inference.models.doubts import AWAY_MAX, about_collinearity, about_far_request, about_rare_values
 from inference.models.score_regression import Normal
 from inference.models.survival import scoring
 from inference.models.survival.curvature import Curvature, curvature
@@ -19,7 +19,6 @@ from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import Part, Released, Rows
 from inference.problem import Array
 
-AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request; of a log hazard, by its events
 FAR = 6.0  # scales from a feature's centre beyond which values are rare
 CURVED = 0.01  # share of fits to straight log hazards that would warn of a curve if its law were normal; 4 % do
 DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
@@ -35,11 +34,7 @@ def warnings_of(
     last, effects = Part(released[-1], rows), slice(-rows.mean.size, None)
     doubt = np.maximum(np.abs(last.skew), 1.0) * np.sqrt(np.diag(theta.cov))
     unsure = (doubt > DOUBT_MAX)[effects] | (last.hidden[effects] & (farthest > FAR))
-    if unsure.any():
-        warnings.append(
-            f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
-            "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
-        )
+    warnings += about_rare_values(columns.features, unsure)
     warnings += about_curves(curvature([Part(one, rows) for one in released], n), columns)
     rare = _hidden_groups(released[-1], rows)
     if columns.groups > 1 and rare.any():
@@ -50,17 +45,7 @@ def warnings_of(
     hazards = np.diag(last.slope)[: rows.intervals]
     matters = np.sqrt(np.r_[hazards / hazards.sum(), np.ones(theta.mean.size - hazards.size)])  # few events: less
     away = float((matters * np.abs(theta.mean - released[-1].request.theta)).max())
-    if away > AWAY_MAX:
-        warnings.append(
-            f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "
-            "for a linear approximation; intervals may fail; raise epsilon, or give fewer intervals"
-        )
-    return warnings
-
-
-def reasons(columns: Columns) -> str:
-    """Why rows may not count."""
-    return f"they lack a value, have a negative duration, or codes other than {columns.coding}"
+    return warnings + about_far_request(away, AWAY_MAX, "raise epsilon, or give fewer intervals")
 
 
 def about_curves(found: Curvature | None, columns: Columns) -> list[str]:

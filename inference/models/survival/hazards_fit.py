@@ -27,12 +27,13 @@ from dca_proto.statistics.survival_score import BEYOND, COUNT, contrast, even
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.jobs.settings import ROWS_MAX, require_positive
-from inference.locate import FREQUENCIES, LEVELS, beside_count, locate, phases_request
+from inference.locate import FREQUENCIES, LEVELS, locate, phases_request
 from inference.locate import STATISTIC as PHASES
-from inference.models.score_regression import Normal, Prior, about_rows, asked_by, by_row, complete_of
+from inference.models.doubts import about_data, about_not_counted
+from inference.models.score_regression import Normal, Prior, asked_by, by_row, complete_of
 from inference.models.shrinkage import shrinkable
 from inference.models.survival import scoring
-from inference.models.survival.doubts import reasons, warnings_of
+from inference.models.survival.doubts import warnings_of
 from inference.models.survival.hazards import Hazards
 from inference.models.survival.rounds import Columns, curves_statistic
 from inference.models.survival.scoring import EFFECT_SD, SQUARES, TINY, Fitted, Released, Request, Rows
@@ -216,7 +217,7 @@ def hazards_from(
         cov=theta.cov,
         prior_sd=prior_sd,
         warnings=(
-            *beside_count(about_rows(released[-1], reasons(columns)), locate(_of_features(phases, columns)).warnings),
+            *about_data(about_not_counted(released[-1].complete, columns.reasons), [_of_features(phases, columns)]),
             *warnings_of(released, rows, theta, n, columns, features.bound),
         ),
         refitter=shrinkable(partial(hazards_from, tuple(aggregates), columns, schema)),

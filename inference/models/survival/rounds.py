@@ -16,7 +16,6 @@ from dca_proto.protocol.wire.kinds import Kind, SecureSum
 from dca_proto.statistics import Survival
 from dca_proto.statistics.survival import CELLS_MAX
 from inference.bounds import Interval
-from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, all_private, attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import LEVEL, Estimate
@@ -25,6 +24,7 @@ from inference.jobs.summary import LogRank as LogRankSummary
 from inference.jobs.summary import Place, Standard, Summary
 from inference.laws import Draws
 from inference.mcmc.sums import NoisySums
+from inference.models.doubts import not_counted
 from inference.models.survival import curve
 from inference.models.survival.codes import codes
 from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank
@@ -104,6 +104,11 @@ class Columns:
         """The codes of the event column, for people."""
         censored, event = self.texts[0] or (self.censored, self.censored + 1)
         return f"{self.event} {censored} = censored, {event} = event"
+
+    @property
+    def reasons(self) -> str:
+        """Why rows may not count."""
+        return f"they lack a value, have a negative duration, or codes other than {self.coding}"
 
     @classmethod
     def of(
@@ -269,10 +274,7 @@ class Curves(DrawnCurves):
         """Reasons to doubt the curves, a sentence each."""
         warnings = []
         if self.counts.rows_missing:
-            warnings.append(
-                f"about {percent(self.counts.missing)} of the rows did not count: they lack a value, have a negative "
-                f"duration, or codes other than {self.columns.coding}; check these, for the curves describe the others"
-            )
+            warnings.append(not_counted(self.counts.missing, self.columns.reasons))
         widest = float(np.ptp(self.band(), axis=0).max())
         if widest > 0.5:
             warnings.append(

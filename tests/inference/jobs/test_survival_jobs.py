@@ -195,7 +195,7 @@ def test_noise_does_not_push_rare_values_beyond_their_bounds() -> None:
 
 def test_a_fit_warns_of_rare_values_only_if_noise_hides_them() -> None:
     hidden = hazards_of(with_feature(0.01, 2_000, 3), 0.7)
-    assert any("noise hides how the hazard depends on rare values of x" in text for text in hidden.warnings)
+    assert any("noise hides the effects of rare values of x" in text for text in hidden.warnings)
     assert hazards_of(with_feature(0.0, 3_000, 1), 1.0).warnings == ()
 
 

@@ -19,9 +19,9 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.estimators import PrivateMultinomialRegression, PrivateOrdinalRegression
-from inference.models import score_regression
 from inference.models.categories.job import category_regression
 from inference.models.categories.law import Categories, exact_categories
+from inference.models.doubts import about_not_counted
 from inference.problem import Problem, Schema
 from inference.rounds import run
 
@@ -234,5 +234,4 @@ def test_scikit_learns_own_checks(estimator: Any, check: Callable[[Any], None]) 
 
 def test_no_more_than_all_rows_lack_a_value() -> None:
     """The noisy share of complete rows may be far below 0."""
-    last = score_regression.Released(None, np.zeros(1), np.zeros(1), 1.0, (-0.8, 0.1))  # type: ignore[type-var]
-    assert score_regression.about_rows(last, "they lack a value")[0].startswith("about 100 % of the rows did not count")
+    assert about_not_counted((-0.8, 0.1), "they lack a value")[0].startswith("about 100 % of the rows did not count")
