@@ -19,6 +19,8 @@ from inference.errors import DataError
 from inference.problem import Array
 
 TINY = 1e-12
+FLOOR = 1e-6  # smallest eigenvalue relative to their mean, and smallest noise relative to the sampling variance
+WRONG = 1 / 3  # the part of what a model of rows cannot know that counts as its error
 
 
 class Asked(Protocol):
@@ -95,6 +97,29 @@ class Normal(NamedTuple):
 
     mean: Array
     cov: Array
+
+
+def positive(matrix: Array) -> Array:
+    """Return the nearest symmetric matrix with eigenvalues above 0."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    least = FLOOR * max(float(np.abs(values).mean()), TINY)
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+
+
+def root(matrix: Array, power: float) -> Array:
+    """Return a power of a symmetric matrix, brought to eigenvalues above 0."""
+    values, vectors = np.linalg.eigh(positive(matrix))
+    return np.asarray((vectors * values**power) @ vectors.T)
+
+
+def spread_points(dimension: int, log2: int) -> Array:
+    """Return 2^log2 Sobol points of the unit cube, always the same: errors of means over them fall about as 1/number.
+
+    The shape is ``(number, dimension)``.
+    """
+    from scipy.stats.qmc import Sobol  # slow to import
+
+    return np.asarray(Sobol(dimension, rng=np.random.default_rng(0)).random_base2(log2), float)
 
 
 def simulated_features(points: Array, cov: Array, far: Array) -> Array:

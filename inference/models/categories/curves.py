@@ -15,8 +15,7 @@ import numpy as np
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Part, Released, Rows
 from inference.models.glm.curves import Curvature, Sums
-from inference.models.glm.scoring import positive
-from inference.models.score_regression import Normal
+from inference.models.score_regression import Normal, positive
 from inference.problem import Array
 
 

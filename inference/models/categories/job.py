@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics.category_score import CLASSES_MAX
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, Stage
 from inference.jobs.examples import GRADE, KIND, Clean, Example
-from inference.jobs.settings import first_share, require_count, require_positive, setting
+from inference.jobs.settings import require_positive, setting
 from inference.locate import locate, phases_request
 from inference.models.categories import scoring
 from inference.models.categories.law import Categories, categories_from, exact_categories, scored, statistic_of
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Rows
-from inference.models.glm.job import ROUNDS, STD_SHARE, shares, stages_of
+from inference.models.score_rounds import ROUNDS, STD_SHARE, ScoreSettings, score_rounds, stages_of
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job, request_of
@@ -35,11 +35,9 @@ CURVED_MAX = 10_000  # terms of the information with those of curves, beyond whi
 
 
 @dataclass(frozen=True)
-class Settings(Shrinkage):
+class Settings(ScoreSettings, Shrinkage):
     """Settings of both jobs."""
 
-    rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
-    std_share: float = first_share(STD_SHARE)
     prior_sd: float = setting(
         scoring.EFFECT_SD, "Standard deviation of the prior of each standardised effect.", require_positive
     )
@@ -73,17 +71,19 @@ def category_regression(
     model = Model(ordered, len(codes), len(schema.features))
     phases = yield phases_request(schema, std_share, schema.features)
     columns = columns_of(schema, phases, codes)
-    per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
-    rows, theta = Rows.unknown(model.features), model.theta(model.prior(1.0).mean)
     curves = scoring.CURVES if rounds > 1 and model.with_curves.terms <= CURVED_MAX else 0.0
-    aggregates, n = [phases], phases.contributors
-    for place, share in enumerate(shares(rounds, std_share)):
-        further = {"cubes": 0.0 if place else scoring.CUBES, "curves": curves if place == rounds - 1 else 0.0}
-        request = scoring.best_request(rows, theta, n, per_sensitivity / sqrt(share), model, **further)
-        aggregates.append((yield request_of(statistic_of(columns, model, request), share)))
-        if place < rounds - 1:
+    n = phases.contributors
+
+    def ask(aggregates: Sequence[NoisyAggregate], noise: float, share: float, last: bool) -> RoundRequest:
+        rows, theta, is_first = Rows.unknown(model.features), model.theta(model.prior(1.0).mean), len(aggregates) == 1
+        if not is_first:
             released, rows = scored(aggregates[1:], model)
             theta = scoring.next_theta(released, rows, n, model)
+        further = {"cubes": scoring.CUBES if is_first else 0.0, "curves": curves if last else 0.0}
+        request = scoring.best_request(rows, theta, n, noise, model, **further)
+        return request_of(statistic_of(columns, model, request), share)
+
+    aggregates = yield from score_rounds(phases, rounds, std_share, ask)
     return categories_from(aggregates, ordered=ordered, schema=schema)
 
 

@@ -40,16 +40,28 @@ from scipy.linalg import block_diag
 from dca_proto.statistics.category_score import COUNT, Chances, chances_of, entries, reach_of, with_curves
 from inference.models import score_regression
 from inference.models.categories.model import Model
-from inference.models.glm.scoring import positive, root
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal, Prior, combined, doubt_left, regressed, simulated_features
+from inference.models.score_regression import (
+    FLOOR,
+    TINY,
+    WRONG,
+    Normal,
+    Prior,
+    combined,
+    doubt_left,
+    positive,
+    regressed,
+    root,
+    simulated_features,
+    spread_points,
+)
 from inference.problem import Array
 
 EFFECT_SD = 2.0  # of effects per standardised feature; without an order of all differences of two categories
 CUBES, CURVES = 0.05, 0.7  # γ of the first round, u of the last
 SIMULATED_LOG2, PLANNED_LOG2 = 10, 7  # log2 of the numbers of simulated rows, for results and for plans
 DOUBT = 0.5  # of simulated entries of the information, relative to the root of their diagonal ones
-WRONG, NEAR = 1 / 3, 0.1  # margins: of the bend; and squared, relative to WRONG, of a linear step
+NEAR = 0.1  # margin of a linear step, squared, relative to that of the bend
 PASSES, CONVERGED, STEP_MAX = 40, 0.01, 1.0  # of the estimate: the most passes, the last step in sds, the longest
 SETTLED = 1.1  # variances that the noise of the information is planned for, relative to those that follow
 ASKED_MAX, EFFECTS_MAX = 5.0, 1.0  # from one request to the next: any parameter, and the effects together
@@ -58,7 +70,6 @@ SKEWED, FAR_MAX = 1.5, 30.0  # third moment from which a feature is simulated as
 QUANTILES = (0.3, 0.6, 0.85, 0.95, 1.0)  # of simulated norms: the candidates for a reach
 WEIGHTS = (0.1, 0.3, 0.7)  # candidates for v, relative to the norms of score and information
 FIRST_SD = 0.2  # assumed distance of each parameter from a request, for plans
-TINY, FLOOR = 1e-12, 1e-6
 
 
 class Request(NamedTuple):
@@ -147,9 +158,7 @@ class Rows:
     @cached_property
     def x(self) -> Array:
         """The features, shape ``(m, d)``."""
-        from scipy.stats.qmc import Sobol  # slow to import
-
-        points = Sobol(self.mean.size, rng=np.random.default_rng(0)).random_base2(self.log2)
+        points = spread_points(self.mean.size, self.log2)
         return self.mean + np.sqrt(np.diag(self.cov)) * simulated_features(points, self.cov, self.far)
 
 

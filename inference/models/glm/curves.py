@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from inference.models.glm.scoring import WRONG, NoisyScore, Rows, Simulation, positive
+from inference.models.glm.scoring import NoisyScore, Rows, Simulation
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal
+from inference.models.score_regression import WRONG, Normal, positive
 from inference.problem import Array, Schema
 
 FALSE_ALARMS = 0.02  # share of fits to straight predictors with a warning, over all features together

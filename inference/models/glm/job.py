@@ -25,7 +25,7 @@ from inference.columns import COUNT_WEIGHT, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, Estimable, Stage
 from inference.jobs.examples import COUNT, NUMBER, Clean, Example
-from inference.jobs.settings import first_share, require_count, require_positive, setting
+from inference.jobs.settings import require_positive, setting
 from inference.locate import locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Family, Poisson, StudentT, rate
@@ -41,27 +41,14 @@ from inference.models.glm.scored_fit import (
 )
 from inference.models.glm.scoring import Rows, Terms, best_terms
 from inference.models.score_regression import Normal
+from inference.models.score_rounds import ROUNDS, STD_SHARE, ScoreSettings, score_rounds, stages_of
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
-STD_SHARE, ROUNDS = 0.1, 4
-SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores: fewer rounds take the last ones, more repeat the first
 FAR = 60.0  # d features lie within FAR/√d standard deviations of their centres
 REACH_MAX = 100.0  # largest linear predictor of a row at a round's slopes
 DISPERSION_MAX = 5.0  # largest κ that a clip is planned for
-
-
-def shares(rounds: int, std_share: float) -> list[float]:
-    """Return the share of the job's μ² for each round of scores."""
-    parts = np.array([SHARES[0]] * (rounds - len(SHARES)) + list(SHARES[-rounds:]))
-    return [float(part) for part in (1 - std_share) * parts / parts.sum()]
-
-
-def stages_of(rounds: int, std_share: float) -> list[Stage]:
-    """Return the stages: scales first, then scores; later rounds get more of the budget."""
-    later = enumerate(shares(rounds, std_share), 1)
-    return [Stage(1, std_share, "on scales"), *(Stage(1, share, f"on scores, round {place}") for place, share in later)]
 
 
 def scored_regression(
@@ -108,22 +95,20 @@ def scores(
     Returns:
         The aggregates of all rounds, phases included.
     """
-    per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
     columns, mean, sd = _standardised(schema, phases, family)
     prior = prior_of(family, columns, family.prior_sd)
-    rows, phi = rows_of(family, columns, np.eye(len(columns.columns))), _start(prior.mean, family, mean, sd)
-    aggregates = [phases]
-    for place, share in enumerate(shares(rounds, std_share), 1):
-        noise = per_sensitivity / sqrt(share)
-        last = place == rounds
-        terms = best_terms(rows, phi, phases.contributors, noise, prior, last=last, curves=last and curves)
-        aggregates.append((yield _request(columns, family, terms, share)))
-        if place < rounds:
+
+    def ask(aggregates: Sequence[NoisyAggregate], noise: float, share: float, last: bool) -> RoundRequest:
+        rows, phi = rows_of(family, columns, np.eye(len(columns.columns))), _start(prior.mean, family, mean, sd)
+        if len(aggregates) > 1:
             released = Scores.of(aggregates)
             rows = released.rows
             found = estimate(released) if estimate else released.phi(family.prior_sd)
             phi = _next_phi(found, rows, columns, mean, sd)
-    return tuple(aggregates)
+        terms = best_terms(rows, phi, phases.contributors, noise, prior, last=last, curves=last and curves)
+        return _request(columns, family, terms, share)
+
+    return (yield from score_rounds(phases, rounds, std_share, ask))
 
 
 def check(schema: Schema, family: Family) -> None:
@@ -185,11 +170,9 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
 
 
 @dataclass(frozen=True)
-class Settings(Shrinkage):
+class Settings(ScoreSettings, Shrinkage):
     """Settings of `poisson-regression`, and the base of the other's."""
 
-    rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
-    std_share: float = first_share(STD_SHARE)
     prior_sd: float = setting(
         PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.", require_positive
     )

@@ -71,12 +71,21 @@ from scipy.special import ndtri
 from dca_proto.statistics.gradient import curves_of
 from inference.models.glm.families import Family
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal, Prior, regressed
+from inference.models.score_regression import (
+    FLOOR,
+    TINY,
+    WRONG,
+    Normal,
+    Prior,
+    positive,
+    regressed,
+    root,
+    spread_points,
+)
 from inference.problem import Array
 
 SIMULATED_LOG2 = 12  # log2 of the number of simulated rows
 DRAWN_MAX = 8  # the most sets of their targets that are kept
-WRONG = 1 / 3  # margin of M, see above
 PLANNED = 3.0  # factor of h when choosing a clip: features may have longer tails than simulated ones
 STEP_MAX = 1.0  # of the estimate of two classes' φ, from one pass to the next
 LAW = 0.3  # by how much the information of features of any law may differ from that of normal ones, as a share
@@ -85,8 +94,6 @@ PASSES, SHORTER, CONVERGED = 8, 4, 0.1  # of moving φ*: the most passes, furthe
 DIFFERENCE = 0.1  # of κ, for difference quotients
 QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms: the candidates for a clip
 INFORMATION, DISPERSION = 1.0, 0.5  # typical norm of the information, and of κ's largest term, relative to the score's
-TINY = 1e-12
-FLOOR = 1e-6  # smallest eigenvalue relative to their mean, and smallest noise relative to the sampling variance
 
 
 class Terms(NamedTuple):
@@ -153,10 +160,7 @@ class Rows:
     @cached_property
     def _uniform(self) -> Array:
         """Sobol points, with two coordinates for the target; errors of their means fall about as 1/m."""
-        from scipy.stats.qmc import Sobol  # slow to import
-
-        points = Sobol(len(self.squares) + 1, rng=np.random.default_rng(0)).random_base2(SIMULATED_LOG2)
-        return np.asarray(np.clip(points, TINY, 1 - TINY))
+        return np.clip(spread_points(len(self.squares) + 1, SIMULATED_LOG2), TINY, 1 - TINY)
 
     def targets(self, phi: Array) -> Array:
         """Draw targets from the model at φ, and clip them as clients do."""
@@ -291,13 +295,6 @@ class Simulation:
         return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
 
 
-def positive(matrix: Array) -> Array:
-    """Return the nearest symmetric matrix with eigenvalues above 0."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    least = FLOOR * max(float(np.abs(values).mean()), TINY)
-    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
-
-
 def squares_of(first: NoisyScore, family: Family, n: float) -> Array:
     """Return E[x xᵀ] from a round at slopes of 0, where q is the same for all rows."""
     squares = symmetric(first.curved) / (first.terms.information * n)
@@ -379,12 +376,6 @@ def _known(information: Array, noise: float) -> float:
     """
     law = float(LAW * np.trace(information) / len(information)) ** 2
     return law / (law + noise)
-
-
-def root(matrix: Array, power: float) -> Array:
-    """Return a power of a symmetric matrix, brought to eigenvalues above 0."""
-    values, vectors = np.linalg.eigh(positive(matrix))
-    return np.asarray((vectors * values**power) @ vectors.T)
 
 
 def _newton(one: NoisyScore, part: _Part, n: float, prior: Prior) -> Array:

@@ -36,7 +36,7 @@ from inference.locate import locate, phases_request
 from inference.models.coefficients import LOGIT, Coefficients
 from inference.models.doubts import about_data
 from inference.models.glm.families import Bernoulli
-from inference.models.glm.job import ROUNDS, scores, stages_of
+from inference.models.glm.job import scores
 from inference.models.glm.scored_fit import STATISTIC, exact_fit, regression_of_scores
 from inference.models.law import NormalLaw
 from inference.models.logistic.one_sum import (
@@ -47,6 +47,7 @@ from inference.models.logistic.one_sum import (
     sum_request,
     too_noisy,
 )
+from inference.models.score_rounds import ROUNDS, stages_of
 from inference.models.scores import area_under_curve, is_positive
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob, shrinkable
 from inference.problem import Array, Problem, Schema

@@ -57,6 +57,7 @@ from inference.models.linear.aggregate_stats import (
     summed,
     vector_of,
 )
+from inference.models.score_regression import TINY, spread_points
 from inference.models.shrinkage import shrinkable
 from inference.problem import Array
 
@@ -69,7 +70,6 @@ INSIDE = 0.95  # share of normal rows inside the ball
 WEIGHTS = (1, 2, 1)  # of xxᵀ, xy and y²: xy has few terms, is smaller, and matters most
 MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about the first round's standardisation
 AUXILIARY, NUMBERS_MAX = 2**14, 4_000_000  # the most auxiliary rows (Sobol points), and numbers in them
-TINY = 1e-12  # added to variances, since a public constant has none; also keeps Sobol points off 0 and 1
 NODES = np.linspace(-9.0, 9.0, 601)  # the trapezoidal rule: exact to rounding for standard deviations up to 20
 NODE_WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 
@@ -200,15 +200,13 @@ class _Law:
     """The law of one row's statistics: m(φ), its Jacobian and, from auxiliary rows, C(φ) and the effect of clipping."""
 
     def __init__(self, sums: NoisySums) -> None:
-        from scipy.stats.qmc import Sobol  # slow to import
-
         columns = Standardisation.of(sums.parameters)
         self.d, self._n, self._noise = len(columns.bound) - 1, sums.n, sums.noise_variance
         self._constant, self._bound, self._radius = constant_of(sums.parameters), columns.bound[:-1], columns.radius
         self._lower, self._pairs = np.tril_indices(self.d), np.triu_indices(self.d + 1)
         size = len(self._pairs[0]) + self.d + 1
         power = int(log2(min(AUXILIARY, NUMBERS_MAX // size)))
-        self._z = ndtri(Sobol(self.d, rng=np.random.default_rng(0)).random_base2(power).clip(TINY, 1 - TINY))
+        self._z = ndtri(spread_points(self.d, power).clip(TINY, 1 - TINY))
 
     def start(self) -> Array:
         """Return φ of complete rows whose columns match the first round's standardisation, with slopes of 0."""

@@ -30,20 +30,21 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.reports import SAMPLED, SamplerSettings, check_installed
-from inference.jobs.settings import first_share, one_of, require_count, require_positive, rows_of_nodes, setting
+from inference.jobs.settings import one_of, require_positive, rows_of_nodes, setting
 from inference.laws import Draws
 from inference.locate import phases_request
 from inference.mcmc.run import PRIOR_DRAWS, Options, numpyro_module
 from inference.models.coefficients import IDENTITY, LOGIT
 from inference.models.doubts import about_data, about_separate, inseparable
 from inference.models.glm.families import Bernoulli
-from inference.models.glm.job import STD_SHARE, scores, stages_of
+from inference.models.glm.job import scores
 from inference.models.glm.scored_fit import Scores, warnings_of
 from inference.models.linear.aggregate_stats import STATISTIC, parameters_of, summed
 from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.linear.rows import about_boxes
 from inference.models.predictive import RESIDUAL_SD
 from inference.models.score_regression import Normal
+from inference.models.score_rounds import ScoreSettings, rounds_of_scores, stages_of
 from inference.models.sites import linear, logistic
 from inference.models.sites.evidence import (
     BETWEEN,
@@ -120,11 +121,10 @@ class Settings(SamplerSettings):
 
 
 @dataclass(frozen=True)
-class LogisticSettings(Settings):
+class LogisticSettings(ScoreSettings, Settings):
     """Settings of `sites-logistic`."""
 
-    rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
-    std_share: float = first_share(STD_SHARE)
+    rounds: int = rounds_of_scores(ROUNDS)
 
 
 class SitesRegression(LearningJob):

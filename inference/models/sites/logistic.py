@@ -32,8 +32,9 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.models.glm.scored_fit import SHARE_LEAST, Scores
-from inference.models.glm.scoring import LAW, WRONG, Simulation
+from inference.models.glm.scoring import LAW, Simulation
 from inference.models.linear.closed_form import symmetric
+from inference.models.score_regression import WRONG
 from inference.models.sites.evidence import Average, Evidence, Posterior, posterior
 from inference.problem import Array
 

@@ -19,7 +19,7 @@ from math import inf, sqrt
 import numpy as np
 from scipy.optimize import nnls
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.protocol.wire.kinds import Kind, SecureSum
 from dca_proto.statistics import SurvivalScore
 from dca_proto.statistics.scaled import ANY
@@ -30,24 +30,18 @@ from inference.jobs.settings import ROWS_MAX, require_positive
 from inference.locate import FREQUENCIES, LEVELS, locate, phases_request
 from inference.locate import STATISTIC as PHASES
 from inference.models.doubts import about_data, about_not_counted
-from inference.models.score_regression import Normal, Prior, asked_by, by_row, complete_of
+from inference.models.score_regression import TINY, Normal, Prior, asked_by, by_row, complete_of
+from inference.models.score_rounds import ROUNDS, STD_SHARE, score_rounds
 from inference.models.shrinkage import shrinkable
 from inference.models.survival import scoring
 from inference.models.survival.doubts import warnings_of
 from inference.models.survival.hazards import Hazards
 from inference.models.survival.rounds import Columns, curves_statistic
-from inference.models.survival.scoring import EFFECT_SD, SQUARES, TINY, Fitted, Released, Request, Rows
+from inference.models.survival.scoring import EFFECT_SD, SQUARES, Fitted, Released, Request, Rows
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job, request_of
 
-STD_SHARE = 0.1
-SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores
 LEAST_SHARE = 0.01  # of a group, relative to even groups
-
-
-def shares(std_share: float) -> list[float]:
-    """Return the share of the job's μ² for each round of scores; later ones are nearer to the solution."""
-    return [(1 - std_share) * share / sum(SHARES) for share in SHARES]
 
 
 def hazards_job(
@@ -69,19 +63,19 @@ def hazards_job(
     located_columns = (*([columns.group] if columns.group else []), *columns.features)
     phases: NoisyAggregate = yield phases_request(schema, std_share, located_columns, kind, rows_max)
     located, n = locate(_of_features(phases, columns)), phases.contributors
-    group_shares = shares_of_groups(phases, columns)
-    rows = unknown = _unknown(phases, columns)
+    group_shares, unknown = shares_of_groups(phases, columns), _unknown(phases, columns)
     prior = _prior(group_shares, columns, scoring.ASKED_SD)
-    about = Normal(prior.mean, scoring.FIRST_SD**2 * np.eye(prior.mean.size))
-    per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
-    aggregates = [phases]
-    for share in shares(std_share):
-        request = scoring.best_request(rows, about, n, per_sensitivity / sqrt(share), prior)
+
+    def ask(aggregates: Sequence[NoisyAggregate], noise: float, share: float, last: bool) -> RoundRequest:
+        rows, about = unknown, Normal(prior.mean, scoring.FIRST_SD**2 * np.eye(prior.mean.size))
+        if released := [_released(one) for one in aggregates[1:]]:
+            rows = unknown.like(released[0]).exposed(released)
+            about = scoring.next_theta(released, rows, n, prior)
+        request = scoring.best_request(rows, about, n, noise, prior)
         statistic = statistic_of(schema, columns, located.centre, located.scale, request, group_shares)
-        aggregates.append((yield request_of(statistic, share, kind, rows_max)))
-        released = [_released(one) for one in aggregates[1:]]
-        rows = unknown.like(released[0]).exposed(released)
-        about = scoring.next_theta(released, rows, n, prior)
+        return request_of(statistic, share, kind, rows_max)
+
+    aggregates = yield from score_rounds(phases, ROUNDS, std_share, ask)
     return hazards_from(aggregates, columns, schema, prior_sd=prior_sd)
 
 

@@ -19,6 +19,7 @@ from inference.jobs.settings import (
     rows_of_nodes,
     setting,
 )
+from inference.models.score_rounds import ROUNDS, STD_SHARE, stages_of
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.models.survival import hazards_fit, rounds
 from inference.models.survival.curve import PRIOR_ROWS
@@ -77,7 +78,7 @@ class RegressionSettings(Shrinkage, GridSettings):
     prior_sd: float = setting(
         EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.", require_positive
     )
-    std_share: float = first_share(hazards_fit.STD_SHARE)
+    std_share: float = first_share(STD_SHARE)
 
 
 class SurvivalCurves(RefitJob):
@@ -143,9 +144,7 @@ class SurvivalRegression(ShrunkJob):
             )
 
     def plan(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> list[Stage]:
-        later = enumerate(hazards_fit.shares(settings.std_share), 1)
-        stages = [Stage(1, share, f"on scores, round {place}") for place, share in later]
-        return [Stage(1, settings.std_share, "on centres and scales"), *stages]
+        return stages_of(ROUNDS, settings.std_share)
 
     def rounds(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[Hazards]:
         columns, most, share = settings.columns(schema), settings.rows_max, settings.std_share

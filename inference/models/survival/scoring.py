@@ -47,9 +47,19 @@ from numpy.typing import NDArray
 
 from dca_proto.statistics.survival_score import COUNT, CUBES, contrasts, curved, entries, longest
 from inference.models import score_regression
-from inference.models.glm.scoring import positive
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal, Prior, combined, doubt_left, regressed, simulated_features
+from inference.models.score_regression import (
+    TINY,
+    WRONG,
+    Normal,
+    Prior,
+    combined,
+    doubt_left,
+    positive,
+    regressed,
+    simulated_features,
+    spread_points,
+)
 from inference.models.survival import codes as guess
 
 Array = NDArray[Any]
@@ -57,7 +67,7 @@ LOG_HAZARD_SD, EFFECT_SD = 3.0, 2.5
 SIMULATED_LOG2 = 11  # log2 of the number of simulated rows
 SQUARES = 0.3  # κ: raises the noise by 4 %
 DOUBT = 0.5  # of simulated entries, relative to the root of their diagonal ones
-WRONG, NEAR = 1 / 3, 0.02  # the margin, relative to step and distance, and the least squared distance
+NEAR = 0.02  # the least squared distance of the margin
 PASSES, CONVERGED = 30, 0.003
 FIRST_SD = 0.5  # assumed distance of each parameter from the first request
 STEP_MAX = 1.0  # of the effects together, from one request to the next
@@ -67,7 +77,6 @@ BEND_MAX = 4.0  # largest change of a log hazard that the curvature is followed 
 EXPOSED_LEAST = 0.05  # smallest factor, and one over the largest
 CURVES = 0.5  # weight of the score of a curve, for a feature without rare values; less for others, by how far out
 HIDDEN = 3.0  # standard deviations of noise below which information is hidden
-TINY = 1e-12
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.0)  # of simulated norms: the candidates for a reach
 WEIGHTS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)  # candidates for v, relative to the norms of score and information
 
@@ -164,9 +173,7 @@ class Rows:
     @cached_property
     def x(self) -> Array:
         """Effects' columns, shape ``(m, G - 1 + d)``."""
-        from scipy.stats.qmc import Sobol  # slow to import
-
-        points = Sobol(self.mean.size + 1, rng=np.random.default_rng(0)).random_base2(SIMULATED_LOG2)
+        points = spread_points(self.mean.size + 1, SIMULATED_LOG2)
         x = simulated_features(points[:, 1:], self.cov, self.rare)
         features = np.where(self.rare == 0, self.mean + np.sqrt(np.diag(self.cov)) * x, x)
         group = np.searchsorted(np.cumsum(self.shares)[:-1], np.clip(points[:, 0], TINY, 1 - TINY)).astype(float)

@@ -24,8 +24,9 @@ from inference.jobs.settings import settings_from
 from inference.models.coefficients import LOG_MOST
 from inference.models.expected import limited
 from inference.models.glm.families import Family, Poisson, StudentT, poisson_quantile
-from inference.models.glm.job import scored_regression, shares
+from inference.models.glm.job import scored_regression
 from inference.models.glm.scored_fit import exact_fit, regression_of_scores
+from inference.models.score_rounds import shares
 from inference.problem import Problem, Schema
 from inference.rounds import run
 
