@@ -135,18 +135,18 @@ def curvature(last: NoisyScore, rows: Rows, n: float, phi: Normal) -> Curvature 
     if last.curves is None:
         return None
     size, sums = rows.x.shape[1], last.curves
-    unit = last.terms.information * n
+    unit = last.request.information * n
     inverse = np.linalg.inv(positive(symmetric(last.curved) / unit))
     line = sums.crossed / unit @ inverse
     left = sums.squares / unit - np.einsum("ji,ji->j", line, sums.crossed / unit)
-    simulation = Simulation(rows, last.terms, np.r_[phi.mean[:-1], max(phi.mean[-1], 0.0)])
+    simulation = Simulation(rows, last.request, np.r_[phi.mean[:-1], max(phi.mean[-1], 0.0)])
     if not rows.family.disperses:
-        simulation = Simulation(rows, last.terms, phi.mean)
-    bends = _bent(simulation, last.terms.clip)
+        simulation = Simulation(rows, last.request, phi.mean)
+    bends = _bent(simulation, last.request.clip)
     bent = bends[size:] - line @ bends[:size]
-    lost, spread = _about_weights(simulation, last.terms.clip)
+    lost, spread = _about_weights(simulation, last.request.clip)
     longer, g = 1 + (line**2).sum(axis=1), last.score[:size] / n
-    step = inverse @ g / last.terms.information
+    step = inverse @ g / last.request.information
     return Sums(
         score=(sums.score - line @ last.score[:size]) / n - bent,
         noise=last.noise_variance / n**2 * (1 + float(step @ step)) * longer,
@@ -157,7 +157,7 @@ def curvature(last: NoisyScore, rows: Rows, n: float, phi: Normal) -> Curvature 
         bent=bent,
         far=float(g @ inverse @ g),
         lost=lost,
-        factor=float(rows.family.information(last.terms.phi, np.eye(size))[0, 0]),
+        factor=float(rows.family.information(last.request.phi, np.eye(size))[0, 0]),
     ).curvature(n)
 
 
@@ -171,7 +171,7 @@ def _square(mean: Array, sd: Array) -> Array:
 def _about_weights(simulation: Simulation, clip: float) -> tuple[Array, Array]:
     """Return the share that q |x_j|³ loses by the clip, and the mean of s_j² over that of q x_j²: each ``(d,)``."""
     x, shorter = simulation.rows.x, simulation.shorter(clip)
-    squares = simulation.rows.family.curvature(simulation.terms.phi, x)[:, None] * x[:, 1:] ** 2
+    squares = simulation.rows.family.curvature(simulation.request.phi, x)[:, None] * x[:, 1:] ** 2
     cubes, scores = squares * np.abs(x[:, 1:]), simulation.sent[0][:, 1 : x.shape[1]]
     lost = 1 - (shorter * cubes).mean(axis=0) / cubes.mean(axis=0)
     return lost, (scores**2).mean(axis=0) / squares.mean(axis=0)
@@ -182,7 +182,7 @@ def _bent(simulation: Simulation, clip: float) -> Array:
 
     It is what the clip adds, and what bends in the step from φ_k to the φ of the targets.
     """
-    rows, asked, drawn = simulation.rows, simulation.terms.phi, simulation.drawn
+    rows, asked, drawn = simulation.rows, simulation.request.phi, simulation.drawn
     family, x, shorter = rows.family, rows.x, simulation.shorter(clip)
     every, bent = np.hstack([x, simulation.f]), np.zeros((len(x), 1))
     if family.disperses:

@@ -39,7 +39,7 @@ from inference.models.glm.scored_fit import (
     regression_of_scores,
     rows_of,
 )
-from inference.models.glm.scoring import Rows, Terms, best_terms
+from inference.models.glm.scoring import Request, Rows, best_request
 from inference.models.score_regression import Normal
 from inference.models.score_rounds import ROUNDS, STD_SHARE, ScoreSettings, score_rounds, stages_of
 from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
@@ -105,8 +105,8 @@ def scores(
             rows = released.rows
             found = estimate(released) if estimate else released.phi(family.prior_sd)
             phi = _next_phi(found, rows, columns, mean, sd)
-        terms = best_terms(rows, phi, phases.contributors, noise, prior, last=last, curves=last and curves)
-        return _request(columns, family, terms, share)
+        request = best_request(rows, phi, phases.contributors, noise, prior, last=last, curves=last and curves)
+        return _request(columns, family, request, share)
 
     return (yield from score_rounds(phases, rounds, std_share, ask))
 
@@ -155,16 +155,16 @@ def _next_phi(estimate: Normal, rows: Rows, columns: Standardisation, mean: floa
     return phi
 
 
-def _request(columns: Standardisation, family: Family, terms: Terms, share: float) -> RoundRequest:
-    theta = terms.phi[:-1] if family.disperses else terms.phi
+def _request(columns: Standardisation, family: Family, request: Request, share: float) -> RoundRequest:
+    theta = request.phi[:-1] if family.disperses else request.phi
     parameters = columns.parameters() | family.parameters
-    parameters |= {"theta": [float(value) for value in theta], "clip": terms.clip, "information": terms.information}
-    parameters["count_weight"] = COUNT_WEIGHT * terms.clip
-    if family.sends_dispersion and terms.phi[-1] > 0:
-        parameters["overdispersion"] = float(terms.phi[-1])
-    if terms.dispersion:
-        parameters["dispersion"] = terms.dispersion
-    if terms.curves:
+    parameters |= {"theta": [float(value) for value in theta], "clip": request.clip, "information": request.information}
+    parameters["count_weight"] = COUNT_WEIGHT * request.clip
+    if family.sends_dispersion and request.phi[-1] > 0:
+        parameters["overdispersion"] = float(request.phi[-1])
+    if request.dispersion:
+        parameters["dispersion"] = request.dispersion
+    if request.curves:
         parameters["curves"] = True
     return RoundRequest(STATISTIC, parameters, budget_share=share)
 

@@ -38,7 +38,7 @@ from inference.models.doubts import (
 )
 from inference.models.glm.curves import Curvature, Places, curvature
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
-from inference.models.glm.scoring import Curves, NoisyScore, Rows, Terms, posterior, squares_of
+from inference.models.glm.scoring import Curves, NoisyScore, Request, Rows, posterior, squares_of
 from inference.models.law import FISHER_SCORING
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior
@@ -250,7 +250,7 @@ def _score(aggregate: NoisyAggregate, family: Family) -> NoisyScore:
             np.r_[theta, given.get("overdispersion", 0.0)],
             np.r_[score, value[size + terms] if dispersion else 0.0],
         )
-    asked = Terms(theta, given["clip"], given["information"], dispersion, given.get("curves", False))
+    asked = Request(theta, given["clip"], given["information"], dispersion, given.get("curves", False))
     curves, first = None, size + terms + (dispersion > 0)
     if asked.curves:
         own = np.split(value[first : first + (d - 1) * (d + 2)], [d - 1, (d - 1) * (d + 1)])

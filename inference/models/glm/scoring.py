@@ -96,7 +96,7 @@ QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # o
 INFORMATION, DISPERSION = 1.0, 0.5  # typical norm of the information, and of κ's largest term, relative to the score's
 
 
-class Terms(NamedTuple):
+class Request(NamedTuple):
     """The request of a round: φ_k, C_k, the weights of the information and of κ's term before clipping, and curves.
 
     Only the last round asks for κ's term (else its weight is 0): far from θ*, residuals are large whatever κ is. It
@@ -127,7 +127,7 @@ class NoisyScore(NamedTuple):
         observed: which parameters G_k informs about, shape ``(p,)``; not κ unless its term was sent. curves: if sent.
     """
 
-    terms: Terms
+    request: Request
     score: Array
     curved: Array
     noise_variance: float
@@ -199,20 +199,22 @@ class Simulation:
     """The unclipped answers of simulated rows to a request, with targets drawn at φ = ``drawn``."""
 
     rows: Rows
-    terms: Terms
+    request: Request
     drawn: Array
 
     @cached_property
     def sent(self) -> tuple[Array, Array]:
         """The scores as sent, shape ``(m, p)``, and the weighted terms of the information."""
-        x, phi = self.rows.x, self.terms.phi
+        x, phi = self.rows.x, self.request.phi
         i, j = np.triu_indices(x.shape[1])
-        curved = self.terms.information * self.rows.family.curvature(phi, x)[:, None] * x[:, i] * x[:, j]
+        curved = self.request.information * self.rows.family.curvature(phi, x)[:, None] * x[:, i] * x[:, j]
         return self._sent(self.drawn), curved
 
     def _sent(self, drawn_at: Array) -> Array:
         """Return the scores as sent, for targets drawn at this φ."""
-        return self.rows.family.sent(self.terms.phi, self.rows.x, self.rows.targets(drawn_at), self.terms.dispersion)
+        return self.rows.family.sent(
+            self.request.phi, self.rows.x, self.rows.targets(drawn_at), self.request.dispersion
+        )
 
     @cached_property
     def _sent_at_larger_dispersion(self) -> Array:
@@ -225,7 +227,7 @@ class Simulation:
     def _scores(self) -> tuple[Array, Array]:
         """s and l of the unclipped targets."""
         family, x, y = self.rows.family, self.rows.x, self.rows.unclipped_targets(self.drawn)
-        return family.score(self.terms.phi, x, y), family.likelihood_score(self.drawn, x, y)
+        return family.score(self.request.phi, x, y), family.likelihood_score(self.drawn, x, y)
 
     @cached_property
     def norms(self) -> Array:
@@ -235,15 +237,15 @@ class Simulation:
     @cached_property
     def f(self) -> Array:
         """The features' curves if they are sent, ``(m, d)``; else without columns."""
-        return curves_of(self.rows.x[:, 1:]) if self.terms.curves else np.zeros((len(self.rows.x), 0))
+        return curves_of(self.rows.x[:, 1:]) if self.request.curves else np.zeros((len(self.rows.x), 0))
 
     def _norms_of(self, score: Array) -> Array:
-        family, phi, x, curves = self.rows.family, self.terms.phi, self.rows.x, (self.f**2).sum(axis=1)
+        family, phi, x, curves = self.rows.family, self.request.phi, self.rows.x, (self.f**2).sum(axis=1)
         size, square = (x**2).sum(axis=1), (self.sent[1] ** 2).sum(axis=1)
         longest = np.sqrt((score**2).sum(axis=1) + score[:, 0] ** 2 * curves)
         if family.bounded:
             longest = family.score_bound(phi, x, np.sqrt(size + curves))
-        information = (self.terms.information * family.curvature(phi, x)) ** 2
+        information = (self.request.information * family.curvature(phi, x)) ** 2
         return np.asarray(np.sqrt(longest**2 + square + information * (curves * size + (self.f**4).sum(axis=1))))
 
     def expected(self, clip: float) -> Expected:
@@ -255,7 +257,7 @@ class Simulation:
         if family.disperses:
             moved[:, :-1], slope[:-1, :-1] = self._of_means(shorter if family.bounded else 1.0)
             mean = moved.mean(axis=0)
-            bent[:-1] = mean[:-1] - information @ (self.drawn - self.terms.phi)[:-1]
+            bent[:-1] = mean[:-1] - information @ (self.drawn - self.request.phi)[:-1]
         else:
             slope[:q, :q] = information
         if family.bounded:
@@ -273,7 +275,7 @@ class Simulation:
 
     def _of_means(self, shorter: Array | float) -> tuple[Array, Array]:
         """Return E[s | x] times these factors, ``(m, d + 1)``, and the derivative of its mean by θ."""
-        family, x, asked = self.rows.family, self.rows.x, self.terms.phi
+        family, x, asked = self.rows.family, self.rows.x, self.request.phi
         weighted = family.weight(asked, x)[:, None] * shorter * x
         moved = (family.mean(self.drawn, x) - family.mean(asked, x))[:, None] * weighted
         return moved, (weighted * family.rise(self.drawn, x)[:, None]).T @ x / len(x)
@@ -285,20 +287,20 @@ class Simulation:
     def information(self, clip: float) -> Array:
         """Return I: of rows as clients send them if residuals are bounded, else of rows before the clip."""
         curved = self.sent[1] * (self.shorter(clip) if self.rows.family.bounded else 1.0)
-        return self.rows.family.information(self.terms.phi, self._mean(curved))
+        return self.rows.family.information(self.request.phi, self._mean(curved))
 
     def taken(self, clip: float) -> Array | float:
         """Return the loss by clipping in the mean of q x xᵀ, as far as `information` is without it."""
         return 0.0 if self.rows.family.bounded else self._mean(self.sent[1] * (1 - self.shorter(clip)))
 
     def _mean(self, curved: Array) -> Array:
-        return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
+        return np.asarray(symmetric(curved.mean(axis=0)) / self.request.information)
 
 
 def squares_of(first: NoisyScore, family: Family, n: float) -> Array:
     """Return E[x xᵀ] from a round at slopes of 0, where q is the same for all rows."""
-    squares = symmetric(first.curved) / (first.terms.information * n)
-    return positive(squares / float(family.curvature(first.terms.phi, np.eye(1, len(squares)))[0]))
+    squares = symmetric(first.curved) / (first.request.information * n)
+    return positive(squares / float(family.curvature(first.request.phi, np.eye(1, len(squares)))[0]))
 
 
 def posterior(rounds: Sequence[NoisyScore], rows: Rows, n: float, prior: Prior) -> Normal:
@@ -308,7 +310,7 @@ def posterior(rounds: Sequence[NoisyScore], rows: Rows, n: float, prior: Prior) 
         rounds: at least one. n: number of rows in the sums.
     """
     bends, last = rows.family.disperses, rounds[-1]
-    near = last.terms.phi if bends else _newton(last, _carried_over(last, rows, n, None), n, prior)
+    near = last.request.phi if bends else _newton(last, _carried_over(last, rows, n, None), n, prior)
     for count in range(PASSES + SHORTER * bends):
         parts = [_carried_over(one, rows, n, near if bends else None) for one in rounds]
         result, before = _regressed(rounds, parts, n, prior, near), near
@@ -345,27 +347,27 @@ def _carried_over(one: NoisyScore, rows: Rows, n: float, near: Array | None) -> 
     Args:
         near: an estimate of φ*, at which targets are drawn; None for scores that are linear.
     """
-    terms, p, family = one.terms, one.score.size, rows.family
-    drawn = terms.phi if near is None else near
+    request, p, family = one.request, one.score.size, rows.family
+    drawn = request.phi if near is None else near
     if family.disperses:
         drawn = np.r_[drawn[:-1], max(drawn[-1], 0.0)]
-    simulation = Simulation(rows, terms, drawn)
-    simulated = simulation.information(terms.clip)
-    curved = symmetric(one.curved) / (terms.information * n) + simulation.taken(terms.clip)
-    information = family.information(terms.phi, positive(curved))
-    factor = float(family.information(terms.phi, np.eye(rows.x.shape[1]))[0, 0])
-    noise = (factor / terms.information) ** 2
+    simulation = Simulation(rows, request, drawn)
+    simulated = simulation.information(request.clip)
+    curved = symmetric(one.curved) / (request.information * n) + simulation.taken(request.clip)
+    information = family.information(request.phi, positive(curved))
+    factor = float(family.information(request.phi, np.eye(rows.x.shape[1]))[0, 0])
+    noise = (factor / request.information) ** 2
     if near is not None:
         known = _known(simulated, one.noise_variance * noise / n**2)
         information, noise = positive(simulated + known * (information - simulated)), noise * known
     across = root(information, 0.5) @ root(simulated, -0.5)
     across = block_diag(across, np.eye(p - len(across)))
     if near is not None:
-        as_simulated = terms.phi + across.T @ (drawn - terms.phi)
-        simulation = Simulation(rows, terms, np.r_[as_simulated[:-1], drawn[-1]])
-    mean, slope, cov, unsure, _ = simulation.expected(terms.clip)
+        as_simulated = request.phi + across.T @ (drawn - request.phi)
+        simulation = Simulation(rows, request, np.r_[as_simulated[:-1], drawn[-1]])
+    mean, slope, cov, unsure, _ = simulation.expected(request.clip)
     slope, cov = across @ slope @ across.T, across @ cov @ across.T
-    asked = np.r_[terms.phi[:-1], drawn[-1]] if family.disperses else terms.phi
+    asked = np.r_[request.phi[:-1], drawn[-1]] if family.disperses else request.phi
     return _Part(asked, across @ mean, slope, cov, unsure @ across.T, drawn, near is not None and family.bounded, noise)
 
 
@@ -413,20 +415,20 @@ def _centred(family: Family, p: int) -> Array:
     return np.asarray(np.r_[np.ones(p - 1), float(not family.disperses)])
 
 
-def best_terms(
+def best_request(
     rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, prior: Prior, *, last: bool, curves: bool = False
-) -> Terms:
+) -> Request:
     """Return the next round's request at φ, with the clip of least loss.
 
     Args:
         last: whether it is the last round. curves: whether to ask for the scores of curves.
         noise_per_sensitivity: standard deviation of the round's noise for each unit of the L2 sensitivity 2C.
     """
-    score, curved = Simulation(rows, Terms(phi, np.inf, 1.0, 0.0), phi).sent
+    score, curved = Simulation(rows, Request(phi, np.inf, 1.0, 0.0), phi).sent
     typical, of_terms = (float(np.median(np.linalg.norm(part, axis=1))) for part in (score, curved))
     weight = DISPERSION * typical if last and rows.family.sends_dispersion else 0.0
-    terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight, curves)
-    simulation, losses = Simulation(rows, terms, phi), []
+    request = Request(phi, np.inf, INFORMATION * typical / of_terms, weight, curves)
+    simulation, losses = Simulation(rows, request, phi), []
     clips = np.quantile(simulation.norms, QUANTILES)
     for clip in clips:
         expected = simulation.expected(clip)
@@ -436,4 +438,4 @@ def best_terms(
         cov = np.linalg.inv(gain @ expected.slope + np.diag(prior.precision))
         moved = cov @ gain @ expected.unsure[0]
         losses.append(float(np.trace(cov) + ((PLANNED * moved) ** 2).sum()))
-    return terms._replace(clip=float(clips[int(np.argmin(losses))]))
+    return request._replace(clip=float(clips[int(np.argmin(losses))]))

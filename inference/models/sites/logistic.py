@@ -32,7 +32,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.models.glm.scored_fit import SHARE_LEAST, Scores
-from inference.models.glm.scoring import LAW, Simulation
+from inference.models.glm.scoring import LAW, NoisyScore, Rows, Simulation
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import WRONG
 from inference.models.sites.evidence import Average, Evidence, Posterior, posterior
@@ -96,18 +96,16 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
     score = np.zeros((len(n), p))
     complete = _complete(scores, parts, n)
     for k, (share, one) in enumerate(zip(omega, scores.scores, strict=True)):
-        theta, shorter = one.terms.phi[:-1], _shorter(Simulation(rows, one.terms, one.terms.phi), one.terms.clip)
-        odds = expit(x @ theta)
+        theta, shorter, odds, own = _asked(rows, one)
         asked += share * (shorter * odds) @ x / len(x)
         weight += share * shorter
-        own = (x * (shorter * odds * (1 - odds))[:, None]).T @ x / len(x)
         information += share * own
         straight += share * own @ theta
         at, shared = float(expit(theta @ middle)), share * shorter @ x / len(x)
         rise += at * (1 - at) * shared
         rest += (at - at * (1 - at) * float(theta @ middle)) * shared
-        released = np.array([symmetric(part.scores[k].curved) for part in parts]) / one.terms.information
-        noise = np.array([part.scores[k].noise_variance for part in parts]) / one.terms.information**2
+        released = np.array([symmetric(part.scores[k].curved) for part in parts]) / one.request.information
+        noise = np.array([part.scores[k].noise_variance for part in parts]) / one.request.information**2
         law = (LAW * np.trace(own) / p * complete) ** 2
         known = law / (law + noise)
         differs = known[:, None, None] * (released - complete[:, None, None] * own)
@@ -115,7 +113,7 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
         shift += share * differs @ theta
         hidden += share**2 * known * noise
         score += share * np.array([part.scores[k].score[:p] for part in parts])
-    last = scores.scores[-1].terms.phi[:-1]
+    last = scores.scores[-1].request.phi[:-1]
     return Released(
         score, noise_variance, complete, x, weight, asked, slope, shift, information, straight, last,
         middle, rise, rest, hidden,
@@ -131,23 +129,21 @@ def average_of(scores: Scores) -> Average:
     """
     first, family = scores.scores[0], scores.family
     n = scores.rounds[0].contributors * scores.share
-    squares = symmetric(first.curved) / first.terms.information
-    unit = n * float(family.curvature(first.terms.phi, np.eye(1, len(squares)))[0])
+    squares = symmetric(first.curved) / first.request.information
+    unit = n * float(family.curvature(first.request.phi, np.eye(1, len(squares)))[0])
     size = np.maximum(np.diag(squares)[1:] / unit, SIZE_LEAST)
-    found, noise = squares[0, 1:] / unit / size, first.noise_variance / (first.terms.information * unit * size) ** 2
+    found, noise = squares[0, 1:] / unit / size, first.noise_variance / (first.request.information * unit * size) ** 2
     kept = APART_SD**2 / (APART_SD**2 + noise)
     return Average(kept * found, kept * noise + (WRONG * kept * found) ** 2)
 
 
 def _weights(scores: Scores, part: Scores, n: Array) -> tuple[Array, Array]:
     """Return ω_k, by the precision of the noise and of a third of the bend from φ_k to the last, and Σ ω_k² σ_k²."""
-    rows, last = scores.rows, scores.scores[-1].terms.phi[:-1]
+    rows, last = scores.rows, scores.scores[-1].request.phi[:-1]
     x = rows.x[:ROWS]
     noise, error = np.empty(len(scores.scores)), np.empty(len(scores.scores))
     for k, one in enumerate(scores.scores):
-        theta, shorter = one.terms.phi[:-1], _shorter(Simulation(rows, one.terms, one.terms.phi), one.terms.clip)
-        odds = expit(x @ theta)
-        own = (x * (shorter * odds * (1 - odds))[:, None]).T @ x / len(x)
+        theta, shorter, odds, own = _asked(rows, one)
         bend = (shorter * (expit(x @ last) - odds)) @ x / len(x) - own @ (last - theta)
         noise[k] = part.scores[k].noise_variance
         error[k] = noise[k] + (WRONG * n.mean()) ** 2 * (bend**2).mean()
@@ -156,8 +152,19 @@ def _weights(scores: Scores, part: Scores, n: Array) -> tuple[Array, Array]:
     return omega, np.array(omega**2 @ noise)
 
 
-def _shorter(simulation: Simulation, clip: float) -> Array:
-    return np.asarray(1 / np.maximum(1.0, simulation.norms[:ROWS] / clip))
+class _Asked(NamedTuple):
+    """What simulated rows send in a round: φ_k, their factors w_k and p_k, ``(m,)``, and the mean of their A_k."""
+
+    theta: Array
+    shorter: Array
+    odds: Array
+    information: Array
+
+
+def _asked(rows: Rows, one: NoisyScore) -> _Asked:
+    simulation, x, theta = Simulation(rows, one.request, one.request.phi), rows.x[:ROWS], one.request.phi[:-1]
+    shorter, odds = 1 / np.maximum(1.0, simulation.norms[:ROWS] / one.request.clip), expit(x @ theta)
+    return _Asked(theta, shorter, odds, (x * (shorter * odds * (1 - odds))[:, None]).T @ x / len(x))
 
 
 def _complete(scores: Scores, parts: Sequence[Scores], n: Array) -> Array:

@@ -20,7 +20,7 @@ from inference.jobs.base import Conditions
 from inference.models.glm.curves import Places
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scored_fit import PRIOR_SD, Scores
-from inference.models.glm.scoring import Rows, Simulation, Terms
+from inference.models.glm.scoring import Request, Rows, Simulation
 from inference.problem import Schema
 from inference.rounds import run
 
@@ -87,7 +87,7 @@ def test_simulated_rows_are_as_long_as_those_of_clients(family: Family) -> None:
     """With curves: of bounded residuals the longest over all targets, else of these targets."""
     rows = Rows(family, np.eye(3), np.array([3.0, 3.0]), (-40.0, 40.0))
     phi = np.array([0.2, 0.6, -0.4, 0.3])
-    simulation = Simulation(rows, Terms(phi, 1e6, 0.7, 0.0, curves=True), phi)
+    simulation = Simulation(rows, Request(phi, 1e6, 0.7, 0.0, curves=True), phi)
     box: dict[str, Any] = {"columns": ("a", "b", "y"), "centre": (0.0,) * 3, "scale": (1.0,) * 3}
     parameters = {**family.parameters, **({"overdispersion": 0.3} if family.sends_dispersion else {})}
     parameters["by_features"] = False

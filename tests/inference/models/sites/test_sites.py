@@ -318,7 +318,7 @@ def test_rounds_ask_at_the_mean_of_sites_where_one_line_for_all_rows_is_flatter(
     rounds = run(LOGISTIC.make(schema, own, known), IdealSwarm(parts, schema.columns, terms, random=seeded("mean")))
     sums = logistic.Scores.of(rounds)
     assert sums.phi(1.0).mean[1] < 1.1
-    assert sums.scores[-1].terms.phi[1] > 1.25
+    assert sums.scores[-1].request.phi[1] > 1.25
     found = LOGISTIC.finish(rounds, schema, own, known)
     assert abs(found.mean[MEAN][1] - 1.5) < 4 * found.sd[MEAN][1] < 0.8
     (text,) = [one for one in found.warnings if "too far for its approximation" in one]
