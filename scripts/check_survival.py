@@ -200,7 +200,7 @@ def log_hazards(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
     rows = followed(died, rng.uniform(0, leave, cell.n), {"arm": arm, "x": x, "y": y})
     fit = hold(hazards_job(rows.schema, Columns.of(rows.schema, "event", "arm", None, 4)), rows, cell.epsilon)
     mean, sd = fit.log_hazards
-    off = (mean - np.log(rate / 4) - fit.centre @ effects) / sd
+    off = (mean - np.log(rate / 4) - fit.columns.centre @ effects) / sd
     covered = {f"covered_{k + 1}": float(abs(one) < 1.96) for k, one in enumerate(off)}
     return {**covered, "covered": float((np.abs(off) < 1.96).mean()), "off_last": float(off[-1])}
 

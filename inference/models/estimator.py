@@ -148,14 +148,6 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _keep(self, fit: Posterior) -> None:
         """Store the posterior's figures, and the features' names unless `validate_data` stored them."""
 
-    def predict_interval(self, X: Any, level: float = LEVEL) -> Array:
-        """Return central intervals of the prediction at rows ``(k, d)``: shape ``(k, 2)``.
-
-        They are of a new row's target, with its own spread; for classes of the second one's probability.
-        """
-        check_is_fitted(self, "fit_")
-        return self.fit_.predict_interval(self._checked(X), level)
-
     def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """Return (ε, δ) of all rounds. Mini-batch jobs override it, because no client is in every batch."""
         return composed([aggregate for _, aggregate in results])
@@ -165,6 +157,23 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.n_features_in_ = len(names)
         self._named_by_rows = False
 
+
+class Predicting(PrivateEstimator):
+    """An estimator whose posterior predicts: one door for all, `inference.posterior.Posterior.predict`."""
+
+    def predict(self, X: Any) -> Any:
+        """Return the mean of the prediction at rows ``(k, d)``, shape ``(k,)``."""
+        check_is_fitted(self, "fit_")
+        return self.fit_.predict(self._checked(X))[0]
+
+    def predict_interval(self, X: Any, level: float = LEVEL) -> Array:
+        """Return central intervals of the prediction at rows ``(k, d)``: shape ``(k, 2)``.
+
+        They are of a new row's target, with its own spread; for classes of the second one's probability.
+        """
+        check_is_fitted(self, "fit_")
+        return self.fit_.predict_interval(self._checked(X), level)
+
     def _checked(self, X: Any) -> Array:
         """Check rows to predict for, shape ``(k, d)``; a data frame's columns must be named as in the fit."""
         with warnings.catch_warnings():
@@ -173,10 +182,16 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
-class JobEstimator(PrivateEstimator):
+class JobEstimator(Predicting):
     """The base class of estimators that are made from jobs."""
 
     job: ClassVar[LearningJob]
+    shown: ClassVar[tuple[str, ...]] = (
+        "coef_, coef_sd_, coef_interval_: posterior mean, sd and 95 % interval of the slopes.",
+        "intercept_, intercept_sd_, intercept_interval_: the same at features of zero; all in own units.",
+    )
+    """Attributes with their meanings."""
+    needs_schema: ClassVar[str] = "only over rounds"
     schema: Schema | None
 
     @property
@@ -226,7 +241,7 @@ class JobEstimator(PrivateEstimator):
         return settings.shrink(fit, features=features) if isinstance(settings, Shrinkage) else fit
 
     def _over_rounds(self, rounds: Rounds) -> Posterior:
-        if self.schema is None:
+        if (schema := self._schema) is None:
             raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
         more = {name: getattr(self, name) for name in self._learns.own if getattr(self, name) is not None}
         for name in more:
@@ -236,10 +251,10 @@ class JobEstimator(PrivateEstimator):
                     "so leave it out"
                 )
         own, rng = self.job_settings(), np.random.default_rng(getattr(self, "random_state", None))
-        known, schema = Conditions(1, 0, 1.0, rng, kind=self.job.kinds[0]), self.job.read(self.schema, own)
+        known = Conditions(1, 0, 1.0, rng, kind=self.job.kinds[0])
         self.job.check(schema, own)
         outcome = run(self.job.make(schema, own, known), rounds)
-        posterior: Posterior = as_posterior(self.job.learned(outcome, schema, own, known))
+        posterior: Posterior = self.job.finish(outcome, schema, own, known)
         changed = {name: getattr(self, name) for name in self.job.changeable}
         return posterior.refit(**changed) if more else posterior
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.wording import listed
 from inference.errors import DataError
-from inference.jobs.base import Conditions, RefitJob, Stage, one_round
+from inference.jobs.base import Conditions, Estimable, RefitJob, Stage, one_round
 from inference.jobs.examples import TIME, Clean, Example
 from inference.jobs.settings import (
     JobSettings,
@@ -27,7 +31,7 @@ from inference.models.survival.hazards import Hazards
 from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
 from inference.posterior import Posterior
-from inference.problem import Problem, Schema, stream
+from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import Job
 
 
@@ -81,6 +85,40 @@ class RegressionSettings(Shrinkage, GridSettings):
     std_share: float = first_share(STD_SHARE)
 
 
+def check_codes(columns: Columns, rows: Array) -> None:
+    """Raise `DataError` for a duration below 0, and for codes that are not those of events and groups.
+
+    Args:
+        rows: of the columns' names, in order, shape ``(n, len(columns.names))``.
+    """
+    if len(rows) and rows[:, 0].min() < 0:
+        raise DataError(f"durations in {columns.duration!r} go down to {rows[:, 0].min():g}; expected 0 or more")
+    first, last = columns.first_group, columns.first_group + columns.groups - 1
+    wanted = [(columns.event, range(columns.censored, columns.censored + 2), "recode it, or choose its codes: "
+               "0:1 (1 = event) or 1:2 (2 = event)")]  # fmt: skip
+    if columns.group:
+        wanted.append((columns.group, range(first, last + 1), "recode it, or state the number of groups and the first"))
+    for place, (name, codes, advice) in enumerate(wanted, 1):
+        values = np.unique(rows[:, place])
+        if not np.isin(values, codes).all():
+            found = ", ".join(f"{value:g}" for value in values[:5]) + (", ..." if values.size > 5 else "")
+            raise DataError(f"column {name!r} has values {found}; expected {codes[0]} to {codes[-1]}: {advice}")
+
+
+def of_rows(X: Array, durations: Array, estimator: Any) -> Hazards:
+    """Return the law given raw rows of the schema's features, events and groups included."""
+    settings, schema = estimator.job_settings(), estimator._schema
+    rows, columns = Problem("rows", schema, X, durations), settings.columns(schema)
+    check_codes(columns, rows.values(*columns.names))
+    return hazards_fit.exact_hazards(rows, columns, settings.prior_sd)
+
+
+def of_released(aggregates: Sequence[NoisyAggregate], estimator: Any) -> Hazards:
+    """Return the law given all rounds."""
+    settings, schema = estimator.job_settings(), estimator._schema
+    return hazards_fit.hazards_from(aggregates, settings.columns(schema), schema, prior_sd=settings.prior_sd)
+
+
 class SurvivalCurves(RefitJob):
     """Curves with bands, and the log-rank test."""
 
@@ -124,7 +162,7 @@ class SurvivalRegression(ShrunkJob):
     name, title = "survival-regression", "Effect on the log hazard over {target}"
     dataset, settings, kinds = "simulated-trial", RegressionSettings, SurvivalCurves.kinds
     changeable = ("prior_sd", *SHRINKAGE)
-    estimator = "its rows have events and groups: `PrivateProportionalHazards` is written by hand"
+    estimator = Estimable("PrivateProportionalHazards", TIME, of_rows, of_released)
     about = "[hazard ratios](jobs/survival.md) of groups and features"
     examples, clean = (Example(TIME, {"intervals": 2}),), Clean(TIME)
 

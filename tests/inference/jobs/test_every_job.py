@@ -18,6 +18,7 @@ from emulator.ideal import IdealSwarm
 from inference.errors import DataError
 from inference.jobs import NAMES, find
 from inference.jobs.base import Estimable, LearningJob
+from inference.jobs.examples import TIME
 from inference.models.estimator import RecordedRounds
 from inference.models.shrinkage import Shrinkage
 from inference.rounds import Replayed, run
@@ -61,18 +62,18 @@ def test_an_estimator_is_its_job_over_rounds_and_has_what_all_have(job: Learning
     seed = {"random_state": np.random.default_rng(2)} if job.iterative else {}
     fitted = made(schema=data.schema, **job.examples[0].settings, **seed).fit(recorded)
     again = setting.learned(Replayed([aggregate for _, aggregate in recorded.results]))
-    np.testing.assert_allclose(np.ravel(fitted.coef_), [row["estimate"] for row in again["coefficients"]])
-    np.testing.assert_allclose(
-        fitted.coef_interval_.reshape(-1, 2), [row["interval_95"] for row in again["coefficients"]]
-    )
+    rows = again.get("coefficients") or again["estimates"]
+    np.testing.assert_allclose(np.ravel(fitted.coef_), [row["estimate"] for row in rows])
+    np.testing.assert_allclose(fitted.coef_interval_.reshape(-1, 2), [row["interval_95"] for row in rows])
     given = {name: getattr(fitted, name) for name in ("prior_sd", "prior_precision") if hasattr(fitted, name)}
     assert isinstance(fitted.warnings_, tuple)
-    of_rows = made(**given).fit(data.X, data.y)
+    schema = {"schema": data.schema} if job.estimator.target == TIME else {}  # which names events
+    of_rows, X = made(**given, **schema).fit(data.X, data.y), data.values(*fitted.feature_names_in_)
     for one in (fitted, of_rows):
-        assert one.predict(data.X).shape == (60,)
-        low, high = one.predict_interval(data.X, 0.8).T
+        assert one.predict(X).shape == (60,)
+        low, high = one.predict_interval(X, 0.8).T
         assert (low <= high).all()
-        assert (one.predict_interval(data.X[:5])[:, 0] <= low[:5]).all(), "95 % is wider"
+        assert (one.predict_interval(X[:5])[:, 0] <= low[:5]).all(), "95 % is wider"
         assert one.coef_interval_.shape == (*one.coef_.shape, 2)
     assert (of_rows.private_, of_rows.epsilon_, fitted.private_) == (False, None, True)
 
@@ -81,22 +82,18 @@ def test_an_estimator_is_its_job_over_rounds_and_has_what_all_have(job: Learning
 @pytest.mark.parametrize("shrinkage", ["horseshoe", "groups"])
 @pytest.mark.parametrize("job", [job for job in map(find, NAMES) if issubclass(job.settings, Shrinkage)])
 def test_an_estimator_shrinks_as_its_job_does(job: LearningJob, shrinkage: str) -> None:
-    """Of the same sums; the prior of groups is of two groups. That of hazards is written by hand."""
+    """Of the same sums; the prior of groups is of two groups."""
+    assert isinstance(job.estimator, Estimable)
     setting = setting_of(job.name, 60)
     data, given = setting.data, {"shrinkage": shrinkage, **({"prior_groups": "a;b"} if shrinkage == "groups" else {})}
     recorded = RecordedRounds(
         IdealSwarm(data.rows, data.schema.columns, setting.terms, random=np.random.default_rng(3).bytes)
     )
     outcome = setting._replace(own=replace(setting.own, **given)).learned(recorded)
-    if isinstance(job.estimator, Estimable):
-        seed = {"random_state": np.random.default_rng(2)} if job.iterative else {}
-        made = getattr(inference.estimators, job.estimator.name)(
-            schema=data.schema, **job.examples[0].settings, **given, **seed
-        )
-    else:
-        made = inference.estimators.PrivateProportionalHazards(
-            schema=data.schema, event="event", **job.examples[0].settings, **given
-        )
+    seed = {"random_state": np.random.default_rng(2)} if job.iterative else {}
+    made = getattr(inference.estimators, job.estimator.name)(
+        schema=data.schema, **job.examples[0].settings, **given, **seed
+    )
     fitted = made.fit(Replayed([aggregate for _, aggregate in recorded.results]))
     rows = [row["estimate"] for row in outcome.get("coefficients") or outcome["estimates"]]
     np.testing.assert_allclose(np.ravel(fitted.coef_), rows[: np.size(fitted.coef_)])

@@ -180,7 +180,7 @@ def test_the_last_intervals_hazard_is_not_biased_if_few_rows_reach_it() -> None:
         rows = Problem("made", schema, np.column_stack([died <= left, x, y]), np.minimum(died, left))
         fit = hazards_of(rows, 1.0, seed=100 + seed)
         mean, sd = fit.log_hazards
-        off.append((mean[-1] - np.log(1.5 / 4) - fit.centre @ [0.4, -0.3]) / sd[-1])
+        off.append((mean[-1] - np.log(1.5 / 4) - fit.columns.centre @ [0.4, -0.3]) / sd[-1])
     assert abs(np.mean(off)) < 0.75
     assert np.mean(np.abs(off) < 1.96) >= 0.75
 
