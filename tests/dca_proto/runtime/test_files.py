@@ -91,10 +91,7 @@ def test_every_reader_of_text_files_comes_through_one_door() -> None:
     assert parsing == {
         "dca_proto/wording.py",
         "inference/mcmc/sums.py",
-        "inference/models/categories/job.py",  # its own text
-        "inference/models/synthetic/job.py",  # its own text
-        "inference/models/survival/rounds.py",  # its own text
-        "inference/models/table/columns.py",  # its own text
+        "inference/rounds.py",  # its own text
     }
 
 
