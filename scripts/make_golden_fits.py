@@ -85,11 +85,14 @@ def _quantiles(job: str, law: check_quantiles.Law) -> Case:
     return Case(job, lambda rng: Problem("made", schema, np.empty((2_000, 0)), law.draw(rng, 2_000)), 1.0)
 
 
-def _two_arms(rng: Rng) -> Problem:
-    alone = designs("survival")[0](rng, 3_000)
-    arm = rng.random(3_000) < 0.4
-    schema = Schema(("event", "arm"), "y", {**alone.schema.bounds, "arm": Interval(0, 1)})
-    return Problem("made", schema, np.column_stack([alone.X, arm]), alone.y)
+def _two_arms(job: str) -> Case:
+    def drawn(rng: Rng) -> Problem:
+        own = designs(job)[0](rng, 3_000)
+        arm = rng.random(3_000) < 0.4
+        schema = Schema((*own.schema.features, "arm"), "y", {**own.schema.bounds, "arm": Interval(0, 1)})
+        return Problem("made", schema, np.column_stack([own.X, arm]), own.y)
+
+    return Case(job, drawn, 1.0, {"group": "arm"})
 
 
 CASES: dict[str, Case] = {
@@ -108,7 +111,7 @@ CASES: dict[str, Case] = {
         for job in (check_quantiles.SUMS, check_quantiles.REPORTS)
         for law, drawn in check_quantiles.LAWS.items()
     },
-    "survival, two arms": Case("survival", _two_arms, 1.0, {"group": "arm"}),
+    **{f"{job}, two arms": _two_arms(job) for job in ("survival", "survival-regression")},
     "logistic, one sum": _logistic(check_logistic.NORMAL, 2_000, check_logistic.ONE_SUM),
     "logistic, variational": _logistic(check_logistic.NORMAL, 2_000, check_logistic.VARIATIONAL),
 }
