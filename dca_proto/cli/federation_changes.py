@@ -156,6 +156,11 @@ def set_p(
     if colluding == file.colluding:
         raise UsageError(f"{file.title} states p = {colluding} already; nothing is to be changed")
     _change(file, federation, authority, colluding=colluding)
+    if (p := colluding or len(file.computes) - 1) < file.p:
+        tell(
+            f"clients     keep to p = {file.p}, and decline rounds of fewer than {file.p + 1} Compute nodes, until the"
+        )
+        tell(f"            owner of each runs `dca client FILE --accept-p {p}`, or sets accept_p in its [policy]")
 
 
 @app.command("add-trainer", epilog=verbatim(_ADD_TRAINER))

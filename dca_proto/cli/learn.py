@@ -243,6 +243,7 @@ class _Run:
             self._task.settings.clients,
             stages,
             json_logs=self._outputs.json_logs,
+            again=SAME_COMMAND,
         )
         with Journal(self._path, self._task.identity, free=self._task.free) as journal:
             self._say_plan(stages)
@@ -273,10 +274,10 @@ class _Run:
                 self._fail(abort_line(error), remedy, error.contributors, error.needed)
                 raise
             except KeyboardInterrupt:
-                self._say_stopped()
+                self._say_stopped(self._reporter.open_words() or SAME_COMMAND)
                 raise
         if result is None:
-            self._say_stopped()
+            self._say_stopped(self._reporter.open_words() or SAME_COMMAND)
             return TERMINATED
         self._write_result(result)
         return 0

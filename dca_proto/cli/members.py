@@ -84,13 +84,16 @@ def check_size(federation: Federation, without_computes: bool) -> None:
 def check_colluding(option: str, colluding: int, computes: int) -> None:
     """Refuse a p that no federation of so many Compute nodes can have. Raises `UsageError`."""
     if not 0 <= colluding <= max(computes - 1, 0):
-        most = f"1 to {computes - 1}, or 0 for all but one" if computes else "none without Compute nodes"
-        raise UsageError(f"{option}{colluding}: found {computes} Compute nodes, expected {most}")
+        most = f"1 to {computes - 1} of {computes} Compute nodes, or 0 for all but one"
+        raise UsageError(f"{option}{colluding}: expected {most if computes else 'none without Compute nodes'}")
 
 
 def colluding_in_words(federation: Federation) -> str:
     """Return p in a line for people."""
-    return f"p = {federation.p}: at most {federation.p} of the {len(federation.computes)} Compute nodes may be corrupt"
+    p, computes = federation.p, len(federation.computes)
+    spare = computes - p - 1
+    rounds = f"{p + 1}, so {spare} may be down" if spare else f"all {computes}, so none may be down"
+    return f"p = {p}: at most {p} of the {computes} Compute nodes may be corrupt; a round needs {rounds}"
 
 
 def limits_in_words(registrar: Registrar) -> str:

@@ -44,6 +44,10 @@ class Reporter:
         expected: how many clients' answers a trainer waits for, or 0.
         iterative: whether to show a bar over iterations.
         json_logs: whether to log the facts in place of all printing; see `configure_logs`.
+        again: of a command that Ctrl-C may end in a round: what goes on with the round, as the start of a sentence.
+
+    Attributes:
+        open_round: the announced round that has not ended; None if there is none.
     """
 
     def __init__(
@@ -54,7 +58,10 @@ class Reporter:
         *,
         iterative: bool = False,
         json_logs: bool = False,
+        again: str = "",
     ) -> None:
+        self.open_round: bytes | None = None
+        self._again, self._is_advised = again, False
         self._log = FactLog(name_of) if json_logs else None
         self._console = console = Terminal(quiet=True) if json_logs else console
         self._name = name_of
@@ -78,7 +85,24 @@ class Reporter:
         """Show what the actor is doing now, on a terminal only. Arguments: see `Display.waiting`."""
         self._display.waiting(line, done, total)
 
+    def open_words(self) -> str:
+        """Return which round a signal leaves open, and what goes on with it; empty if there is none."""
+        if self.open_round is None:
+            return ""
+        return f"round {_short(self.open_round)} is open, and clients may have paid for it; {self._again}"
+
+    def _note(self, fact: object) -> None:
+        """Keep which round is open."""
+        match fact:
+            case facts.Announced(round_id):
+                self.open_round = round_id
+            case facts.RoundCompleted() | facts.RoundFailed():
+                self.open_round = None
+            case _:
+                pass
+
     def __call__(self, fact: object) -> None:
+        self._note(fact)
         if self._log is not None:
             self._log(fact)
             return
@@ -101,9 +125,21 @@ class Reporter:
                 who = f"round {_short(round_id)}: {self._name(client)}"
                 self._say_rarely(self._declined, reason, f"{who} declined: {reason}: found {found}; accepts {expected}")
             case _:
-                line = self._connection_line(fact) or self._trainer_line(fact) or self._round_line(fact)
-                if line:  # the caller prints results
-                    self.say(line)
+                self._say_line(fact)
+
+    def _say_line(self, fact: object) -> None:
+        line = self._connection_line(fact) or self._trainer_line(fact) or self._round_line(fact)
+        if line:  # the caller prints results
+            self.say(line)
+        if isinstance(fact, facts.NodesSilent) and fact.until_ms:
+            self._advise(fact)
+
+    def _advise(self, fact: facts.NodesSilent) -> None:
+        """Print once how to end the wait for Compute nodes."""
+        if self._again and not self._is_advised:
+            cost = f"no further cost; once they answer again, {self._again}" if fact.is_charged else "no cost"
+            self.say(f"Ctrl-C ends this command now, at {cost}")
+        self._is_advised = True
 
     def _say_rarely(self, counts: Counter[str], key: str, line: str) -> None:
         """Print the 1st, 2nd, 4th, 8th, ... line of a kind, so that many clients do not fill the screen."""
@@ -117,7 +153,8 @@ class Reporter:
                 announced = f"announced {fact.statistic} ({counted(fact.dimension, 'number')})"
                 spare = len(fact.computes) - fact.p - 1
                 nodes = listed([self._name(node) for node in fact.computes])
-                over = f" over {nodes}; p = {fact.p}, so {spare_words(spare)}" if spare > 0 else ""
+                lost = f", without {listed([self._name(node) for node in fact.lost])}" if fact.lost else ""
+                over = f" over {nodes}{lost}; p = {fact.p}, so {spare_words(spare)}" if spare > 0 or lost else ""
                 return f"round {_short(fact.round_id)}: {announced}{over}"
             case facts.WaitingForKeys(round_id, computes):
                 names = ", ".join(map(self._name, computes))
@@ -178,7 +215,7 @@ class Reporter:
             case facts.Released(round_id, contributors, _):
                 return f"round {_short(round_id)}: released the partial sum over {contributors} contributions"
             case facts.NodeAborted(round_id, compute, reason, detail):
-                return f"round {_short(round_id)}: {self._name(compute)} aborted: {reason}: {detail}"
+                return f"round {_short(round_id)}: {self._name(compute)} aborted the round: {detail} ({reason})"
             case _:
                 return ""
 
@@ -193,7 +230,7 @@ class ProgressReporter(Reporter):
     On a terminal, a bar with the iterations done and the last score replaces these lines.
 
     Args:
-        console, name_of, expected, json_logs: as for `Reporter`. stages: of the job.
+        console, name_of, expected, json_logs, again: as for `Reporter`. stages: of the job.
     """
 
     def __init__(
@@ -204,10 +241,11 @@ class ProgressReporter(Reporter):
         stages: Sequence[Stage],
         *,
         json_logs: bool = False,
+        again: str = "",
     ) -> None:
         self._rounds = sum(stage.rounds for stage in stages)
         self._has_bar = console.is_terminal and self._rounds > SHOWN_ROUNDS_MAX
-        super().__init__(console, name_of, expected, iterative=self._has_bar, json_logs=json_logs)
+        super().__init__(console, name_of, expected, iterative=self._has_bar, json_logs=json_logs, again=again)
         self._ended: FinishedRequest | None = None
         self._recalled = 0
 
@@ -215,6 +253,8 @@ class ProgressReporter(Reporter):
         self._say_recalled()
         if self._log is not None or self._rounds <= SHOWN_ROUNDS_MAX or not isinstance(fact, _PHASES):
             super().__call__(fact)
+        else:
+            self._note(fact)
 
     def ended(self, finished: FinishedRequest) -> None:
         """Take the outcome of a request. It is printed once the job has used it, with the score."""

@@ -81,6 +81,7 @@ Example of a file:
 """
 )
 
+_NONE_OPEN = "no round is open"
 _COUNT_VARIANCE_LEAST = 10.0
 """Below this variance of the number of reports that name a category, its interval may cover less than 95 %."""
 
@@ -110,24 +111,31 @@ def trainer(
     settings = {**({} if in_file is None else msgspec.structs.asdict(in_file)), **chosen}
     if not settings:
         raise UsageError("no round to run: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
-    _run(actor, convert("round:", settings, RoundSettings), console, json_to, json_logs)
+    again = f"`dca trainer {config} --resume` gets its result, or the charges back"
+    _run(actor, convert("round:", settings, RoundSettings), console, json_to, json_logs, again)
 
 
-def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str | None, json_logs: bool) -> None:
+def _run(
+    actor: Device, settings: RoundSettings, console: Console, json_to: str | None, json_logs: bool, again: str
+) -> None:
     request = open_round(settings, actor.config.federation)
     expected = settings.clients
-    with Reporter(Terminal(stderr=True), actor.name_of, expected, json_logs=json_logs) as reporter:
+    with Reporter(Terminal(stderr=True), actor.name_of, expected, json_logs=json_logs, again=again) as reporter:
         reporter.waiting(f"connecting to {actor.config.broker.url}")
         try:
             aggregate = complete(actor.run_round(request, reporter))
+        except KeyboardInterrupt:
+            reporter.say(f"stopped: {reporter.open_words() or _NONE_OPEN}")
+            raise
         except RoundAborted as error:
             keep_earlier(console, json_to)
             write_json(aborted_round(error, expected or None), json_to)
             if remedy := remedy_of(error):
                 reporter.say(remedy)
             raise
-    if aggregate is None:
-        raise typer.Exit(TERMINATED)
+        if aggregate is None:
+            reporter.say(f"stopped: {reporter.open_words() or _NONE_OPEN}")
+            raise typer.Exit(TERMINATED)
     keep_earlier(console, json_to)
     write_json(round_of(aggregate, alone=True), json_to)  # first, since its privacy cost is already spent
     _show(console, aggregate)

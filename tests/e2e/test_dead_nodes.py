@@ -56,6 +56,7 @@ class Call:
     def __init__(self, folder: Path, url: str, command: str, size: tuple[int, int, int]) -> None:
         self._folder, self._command = folder, command
         computes, colluding, dead = size
+        self._needed = (colluding or computes - 1) + 1
         self._up = [f"compute-{number}" for number in range(1, computes - dead + 1)]
         self.dead = [f"compute-{number}" for number in range(computes - dead + 1, computes + 1)]
         account = f"[account]\nepsilon = 60\n{JOB}"
@@ -74,12 +75,12 @@ class Call:
     def check(self) -> None:
         lines = self.done.stderr.splitlines()
         assert self.done.returncode == 3, lines
-        for name in self.dead:
-            assert f"Compute node {name} has not answered; is it up?" in lines[-1]
+        nodes = f"Compute node{'s' * (len(self.dead) > 1)} {listed(self.dead)}"
+        assert f"{nodes} did not answer" in lines[-1]
         assert f"(waited {WAIT_S} s; nothing was charged)" in lines[-1]
         log = one_line(self.done.stderr)
         assert f"start {listed(self.dead)} again, then run the same command" in log
-        assert "too few to go on without" in log, "said after ten seconds"
+        assert f"a round needs {self._needed} Compute nodes, and " in log, "said after ten seconds"
         assert parsed(self.done.stdout, self._command)["ok"] is False
         files = [self._folder / "trainer.toml", *self._folder.glob("client-*.toml")]
         assert sum(len(read_ledger_view(path).ledger.charges) for path in files) == 0

@@ -135,15 +135,23 @@ def test_an_impossible_change_is_a_one_line_error(
 
 def test_p_is_stated_at_the_start_and_changed(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["federation", "show"]) == 0
-    assert "p = 2: at most 2 of the 3 Compute nodes may be corrupt" in capsys.readouterr().out
+    words = "p = 2: at most 2 of the 3 Compute nodes may be corrupt; a round needs all 3, so none may be down"
+    assert words in " ".join(capsys.readouterr().out.split())
     one = change("set-p", "1")
+    lower = " ".join(capsys.readouterr().out.split())
+    assert "keep to p = 2, and decline rounds of fewer than 3 Compute nodes, until the owner of each runs" in lower
+    assert "--accept-p 1`" in lower
     assert (one.number, one.colluding, one.p) == (2, 1, 1)
     assert change("add-node", NEWCOMER).colluding == 1
     capsys.readouterr()
     assert main(["federation", "show", "--json", "-"]) == 0
     assert '"p": 1' in capsys.readouterr().out
     assert "states p = 1 already" in refusal(capsys, "set-p", "1")
-    assert "expected 1 to 3, or 0 for all but one" in refusal(capsys, "set-p", "4")
+    assert "p = 4: expected 1 to 3 of 4 Compute nodes, or 0 for all but one" in refusal(capsys, "set-p", "4")
+    assert main(["federation", "show"]) == 0
+    assert "a round needs 2, so 2 may be down" in " ".join(capsys.readouterr().out.split())
+    assert change("set-p", "3").p == 3
+    assert "accept-p" not in capsys.readouterr().out, "a larger one holds at once"
     assert (change("set-p", "0").p, change("revoke", "compute-1").p) == (3, 2)
     assert main(["federation", "init", "other", "--computes", "4", "--colluding", "2"]) == 0
     assert read_federation(Path("other/federation.toml")).p == 2
