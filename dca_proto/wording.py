@@ -120,6 +120,11 @@ def counted(value: int, noun: str) -> str:
     return f"{value:,} {noun}{'' if value == 1 else 's'}"
 
 
+def unanswered(names: Sequence[str], for_ms: float) -> str:
+    """Return which actors have not answered for how long: "a, b have not answered for 12 s"."""
+    return f"{listed(names)} {'has' if len(names) == 1 else 'have'} not answered for {duration(for_ms)}"
+
+
 def moment(at_ms: float) -> str:
     """Return a time in Unix milliseconds for people: "2026-11-28 20:15:03 UTC"."""
     if not 0 <= at_ms < YEAR_10000_MS:

@@ -61,8 +61,9 @@ class NodesSilent(_Fact, frozen=True):
         waited_ms: for how long.
         others: the nodes with which the trainer goes on.
         spare: how many more nodes may be lost; negative if the others are too few to go on.
-        until_ms: until when the trainer then waits for the silent nodes, in Unix milliseconds; else 0.
+        until_ms: until when the trainer waits for the silent nodes, in Unix milliseconds; 0 if it goes on without them.
         is_charged: True if clients have paid for the round. Then only the silent nodes can return or use that.
+        is_released: True if other nodes have sent their parts of the sum. Then there is no result without the rest.
     """
 
     round_id: bytes
@@ -72,16 +73,21 @@ class NodesSilent(_Fact, frozen=True):
     spare: int
     until_ms: int = 0
     is_charged: bool = True
+    is_released: bool = False
 
 
 class Announced(_Fact, frozen=True):
-    """The trainer announced a round over these Compute nodes, of which at most `p` may be corrupt; 0 without nodes."""
+    """The trainer announced a round over these Compute nodes, of which at most `p` may be corrupt; 0 without nodes.
+
+    It has to do without the `lost` ones.
+    """
 
     round_id: bytes
     statistic: str
     dimension: int
     computes: tuple[bytes, ...] = ()
     p: int = 0
+    lost: tuple[bytes, ...] = ()
 
 
 class Declined(_Fact, frozen=True):

@@ -201,13 +201,13 @@ def combine(
     assert isinstance(kind, SecureSum), "only a secure sum has partial sums"
     first = ordered[0]
     if any(partial.answers != first.answers for partial in ordered):
-        raise RoundAborted("the Compute nodes name different answers; the released sums do not fit together")
+        raise RoundAborted("the Compute nodes released sums that do not fit together: each rests on other answers")
     if any((partial.set_hash, partial.count) != (first.set_hash, first.count) for partial in ordered):
         raise RoundAborted("the Compute nodes released sums over different sets of clients")
     joined = b"".join([partial.clients for partial in ordered])
     ids = [joined[at : at + ID_BYTES] for at in range(0, len(joined), ID_BYTES)]
     if len(ids) != first.count or len(set(ids)) != first.count:
-        raise RoundAborted(f"the Compute nodes name {len(set(ids))} clients in sums over {first.count}")
+        raise RoundAborted(f"the Compute nodes released sums over {first.count} clients, and name {len(set(ids))}")
     if not kind.n_min <= first.count <= kind.n_max:
         raise RoundAborted(
             f"the Compute nodes released sums over {first.count} clients, expected {kind.n_min} to {kind.n_max}",

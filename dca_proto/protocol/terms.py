@@ -27,6 +27,8 @@ from dca_proto.wording import nearest
 
 SLACK_OF_ALL = 2.0**-44
 """The slack that all rounds of a verified job have together: that of a million coordinates."""
+WAIT_S_MIN = 15
+"""A node is silent after eight seconds, and a request goes on without it after ten (DESIGN §4.1, §4.8)."""
 C = TypeVar("C")
 T = TypeVar("T", bound="Terms[Any]")
 K = TypeVar("K", bound=Kind)
@@ -39,6 +41,15 @@ Delta = Annotated[float, Meta(description="The budget's delta, far below 1/N.")]
 Seconds = Annotated[float, Meta(ge=0.001, le=Timing().deadline_ahead_ms_max / 1000)]
 CollectSeconds = Annotated[Seconds, Meta(description="Seconds for clients to contribute.")]
 CommitSeconds = Annotated[Seconds, Meta(description="Seconds for Compute nodes to agree.")]
+WaitSeconds = Annotated[
+    float,
+    Meta(
+        ge=0,
+        le=Timing().deadline_ahead_ms_max / 1000,
+        description="Seconds to wait for Compute nodes that do not answer and without which a round cannot go on, 15 "
+        "or more; 0: 45, but to the round's end where every round needs all nodes.",
+    ),
+]
 RowsMax = Annotated[int, Meta(description="R: each client sends the sum of at most R rows; 0: the mean of its rows.")]
 FractionBits = Annotated[int, Meta(description="f of the grid 2^-f, even.")]
 WindowTerm = Annotated[
@@ -74,6 +85,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
 
     collect_s: CollectSeconds = 120.0
     commit_s: CommitSeconds = 120.0
+    wait_s: WaitSeconds = 0.0
 
     @property
     def collect_ms(self) -> int:
@@ -84,6 +96,16 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     def commit_ms(self) -> int:
         """How long the Compute nodes may take to agree."""
         return round(1000 * self.commit_s)
+
+    @property
+    def wait_ms(self) -> int:
+        """How long to wait for Compute nodes that do not answer; 0 if that is not stated."""
+        return round(1000 * self.wait_s)
+
+    def check_wait(self, where: str = "") -> None:
+        """Raise `UsageError` for a wait that is over before nodes count as silent and are left out."""
+        if 0 < self.wait_s < WAIT_S_MIN:
+            raise UsageError(f"{where}wait_s is {self.wait_s:g}; give 0, or a number from {WAIT_S_MIN} on")
 
     def shared(self, kind: type[msgspec.Struct]) -> dict[str, Any]:
         """Return those of these values for which another record has a field, too, by name."""
@@ -141,6 +163,7 @@ class Terms(Windows, Generic[C], frozen=True, kw_only=True):
             batch: the size of the smallest round; 0 if all rounds ask all clients.
         """
         check_ranges(self, where)
+        self.check_wait(where)
         if needs_n and not self.clients:
             raise UsageError(f"{where}clients is 0; give their number N, 1 to {CLIENTS_MAX}")
         if not is_summed:

@@ -40,6 +40,15 @@ def _roll_called(count: int = 1, every_ms: int = 0, **more: float) -> Rounds:
 
 DIRECTED: dict[str, Scenario] = {
     "a reboot where every round needs all nodes": _scenario(3, 2, (_lost(1, 70_000),)),
+    "a trainer states how long it waits where every round needs all nodes": _scenario(
+        3, 2, (_lost(1, 200_000),), rounds=Rounds(tolerate=1, collect_s=120.0, commit_s=120.0, wait_s=30.0)
+    ),
+    "a node that owes its abort is back before its trainer": _scenario(
+        3,
+        1,
+        (_lost(2, 100_000), _down("trainer", 60_000, 150_000)),
+        rounds=_roll_called(2, 209_001),
+    ),
     "a trusted node is lost": _scenario(3, 1, (_lost(0),), limits=ActorLimits(epsilon_per_period_max=100.0, trusted=1)),
     "the federation loses a node while a charge waits for aborts": _scenario(
         3, 2, (_lost(2), Fault(kind="revoke", actor="compute 2", at_ms=20_000))
@@ -92,6 +101,9 @@ DIRECTED: dict[str, Scenario] = {
     "one node is dead when the request comes": _scenario(3, 1, (_down("compute 2"),), rounds=_roll_called()),
     "too many nodes are dead when the request comes": _scenario(
         4, 2, (_down("compute 1"), _down("compute 3")), rounds=_roll_called()
+    ),
+    "a request states how long it waits for a dead node": _scenario(
+        3, 2, (_down("compute 2"),), rounds=_roll_called(wait_s=70.0)
     ),
     "a node is rebooted between two rounds": _scenario(
         3, 2, (_down("compute 1", 300_000, 190_000),), rounds=_roll_called(2, 400_000)

@@ -61,7 +61,7 @@ def abort_of(actors: TestFederation, network: Network, node: int, **changes: obj
         opened.hash,
         identity.id,
         "too-few",
-        "1 contributed, 3 were needed",
+        "1 client contributed, 3 were needed",
         1,
         3,
         (),

@@ -128,7 +128,7 @@ def aborted_swarm() -> dict[str, Any]:
         "ok": False,
         "contributors": 300,
         "n_min": 308,
-        "error": "compute-2 aborted: too-few: 300 contributed, 308 were needed",
+        "error": "compute-2 aborted the round: 300 clients contributed, 308 were needed (too-few)",
         "late": 40,
         "dropped": 2,
         "sigma_local": None,
@@ -139,7 +139,8 @@ def aborted_swarm() -> dict[str, Any]:
         del lost[key]
     run = whole_swarm()
     del run["coefficients"], run["intercept"]
-    reason = "compute-2 aborted: too-few: 300 contributed, 308 were needed; its charge came back to the account"
+    aborted = "compute-2 aborted the round: 300 clients contributed, 308 were needed (too-few)"
+    reason = f"{aborted}; its charge came back to the account"
     found = {
         **run,
         "ok": False,

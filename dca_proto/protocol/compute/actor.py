@@ -248,7 +248,7 @@ class ComputeNode(Queried):
         except PeerError as error:
             if error.code != "late":
                 raise
-            late = self._federation.named(f"{error.found}; expected {error.expected}")
+            late = self._federation.named(f"found {error.found}; expected {error.expected}")
             return self._abort(self._begin(opened, kind, None), "late", late)
         self._seen.check(opened.epochs, now_ms)
         payload = encode(message)
@@ -260,7 +260,7 @@ class ComputeNode(Queried):
         current = self._begin(opened, kind, payload if refusal is None else None)
         seen = self._seen.note(opened.epochs, now_ms)
         if refusal is not None:
-            detail = self._federation.named(f"{refusal.found}; needs {refusal.expected}")
+            detail = self._federation.named(f"found {refusal.found}; needs {refusal.expected}")
             return [*seen, *self._abort(current, refusal.reason, detail)]
         stored = [Persist(ANNOUNCEMENTS, current.id, payload), current.advance("announcement")]
         begun = [*seen, *stored, *self._timers(current), *self._messages_for_trainer(current)]

@@ -31,13 +31,14 @@ from dca_proto.protocol.compute.round import (
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, SetTimer
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.keyring import Keyring
-from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW, TOO_MANY, check_list, list_hash
+from dca_proto.protocol.lists import PEER_SILENT, check_list, list_hash
 from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.sessions import SessionTable
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, open_signed
 from dca_proto.protocol.wire.fields import COUNT_MAX, TEXT_CHARS_MAX
+from dca_proto.wording import moment
 
 CANCELLED = "cancelled"
 """Abort reason: the trainer ended the round."""
@@ -144,8 +145,9 @@ class Committing(BaseActor[ComputeRound]):
             place = current.computes.index(sender)
             check_list(current.hash, body.entries, body.tags, place, len(current.computes), current.kind.n_max)
         except PeerError as error:
-            name = self._federation.compute(sender).name
-            return [*frozen, *self._abort(current, "invalid-list", f"{name}: {error}", (body.header,))]
+            wrong = f"found {error.found}, expected {error.expected}"
+            detail = f"the list of {self._federation.compute(sender).name} is wrong: {wrong}"
+            return [*frozen, *self._abort(current, "invalid-list", detail, (body.header,))]
         current.lists[sender] = StoredList(body.header, header.list_hash, body.entries, body.tags)
         self._room.note_contributions(current)
         return [*frozen, *self._answer_when_complete(current, now_ms)]
@@ -164,7 +166,7 @@ class Committing(BaseActor[ComputeRound]):
         return header
 
     def _equivocation_detail(self, compute: bytes, messages: str) -> str:
-        return f"{self._federation.compute(compute).name} signed two {messages}"
+        return f"{self._federation.compute(compute).name} signed two different {messages}"
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -237,7 +239,7 @@ class Committing(BaseActor[ComputeRound]):
         own = current.answers[self.id][1]
         for compute in current.peers:
             if current.answers[compute][1].lists != own.lists:
-                detail = f"{self._federation.compute(compute).name} names other lists"
+                detail = f"{self._federation.compute(compute).name} has other lists of contributions than this node"
                 headers = [current.lists[node].header for node in current.computes]
                 return self._abort(current, "equivocation", detail, headers)
         over_ms = current.stored.commit_by_ms - 1  # sessions last as long; the answer may be older than this start
@@ -245,16 +247,13 @@ class Committing(BaseActor[ComputeRound]):
         try:
             answers = [current.answers[compute][1] for compute in current.computes]
             chosen = agreement.agree(answers)
-            n_min, n_max = current.kind.n_min, current.kind.n_max
-            if not n_min <= chosen.count <= n_max:
-                is_few = chosen.count < n_min
-                limit = f"{n_min} were needed" if is_few else f"{n_max} are allowed"
-                detail = f"{chosen.count} contributed, {limit}{proofs.failed_words(chosen.failed, self.client_name)}"
-                why = TOO_FEW if is_few else TOO_MANY
+            if not current.kind.n_min <= chosen.count <= current.kind.n_max:
+                why, detail = proofs.size_words(current.kind, chosen.count, chosen.failed, self.client_name)
                 return self._abort(current, why, detail, contributors=chosen.count, unproven=chosen.failed)
             clients, vector = agreement.partial_sum(chosen)
         except PeerError as error:
-            return self._abort(current, "invalid-answer", str(error))
+            wrong = f"found {error.found}, expected {error.expected}"
+            return self._abort(current, "invalid-answer", f"the answers make no sum: {wrong}")
         partial = proofs.new_part(current, chosen, answers, clients, vector)
         message = seal_answer(self._sign(partial), current.opened, self._random)
         return [
@@ -331,22 +330,24 @@ class Committing(BaseActor[ComputeRound]):
             current.step("late abort")
             return [stored]
         name = self._federation.compute(body.compute).name
-        return [stored, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
+        return [
+            stored,
+            *self._abort(current, body.reason, f"{name} aborted: {body.detail}", contributors=body.contributors),
+        ]
 
     def _give_up(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """At `commit_by`, abort a round that this node has not answered; half an hour later, one that it has (§4.7).
 
         Meanwhile the answers that it lacks may come, as their authors start again or other peers pass them on.
         """
-        late_ms = self._gives_up_ms(current)
-        if current.takes("all answers") and now_ms < late_ms:
+        late_ms, is_late = self._gives_up_ms(current), current.takes("all answers")
+        if is_late and now_ms < late_ms:
             return [current.timer(COMMIT, late_ms)]
-        missing, received = ("answer", current.answers) if current.takes("all answers") else ("list", current.lists)
+        missing, received = ("answer", current.answers) if is_late else ("list of contributions", current.lists)
         names = ", ".join(self._federation.compute(peer).name for peer in current.peers if peer not in received)
-        when = "half an hour after commit_by" if current.takes("all answers") else "at commit_by"
-        late = f"no {missing} from {names} {when}" + proofs.busy_words(current.validated) * (missing == "answer")
-        detail = late if names else f"the last {missing} came too late"
-        return self._abort(current, PEER_SILENT, detail)
+        when = f"{'half an hour after ' * is_late}the end of the round, {moment(current.stored.commit_by_ms)}"
+        late = f"no {missing} came from {names} until {when}" + proofs.busy_words(current.validated) * is_late
+        return self._abort(current, PEER_SILENT, late if names else f"the last {missing} came too late")
 
     def _gives_up_ms(self, current: ComputeRound) -> int:
         """Return when this node aborts an open round if nothing more comes."""

@@ -13,8 +13,9 @@ from dca_proto.crypto.field import ELEMENT_BYTES
 from dca_proto.crypto.sealing import KEY_BYTES, Identity, Random
 from dca_proto.crypto.shares import COIN_BYTES
 from dca_proto.errors import PeerError
-from dca_proto.protocol.lists import answer_hash, encode_places, list_hash
+from dca_proto.protocol.lists import TOO_FEW, TOO_MANY, answer_hash, encode_places, list_hash
 from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import (
     Answer,
     ListHeader,
@@ -23,7 +24,7 @@ from dca_proto.protocol.wire.messages import (
     VerifiedHeader,
     VerifiedPart,
 )
-from dca_proto.wording import ids_in_words
+from dca_proto.wording import counted, ids_in_words
 
 if TYPE_CHECKING:
     from dca_proto.protocol.compute.agreement import AgreedSet, Judgement
@@ -89,6 +90,16 @@ def check_answer(answer: Answer, validated: ValidatedRound, union: int) -> None:
     if answer_bytes(answer) > bytes_max:
         found = f"{answer_bytes(answer)} bytes of objections and openings"
         raise PeerError("answer", found=found, expected=f"<= {bytes_max}")
+
+
+def size_words(
+    kind: SecureSum, count: int, failed: Sequence[bytes], name_of: Callable[[bytes], str]
+) -> tuple[str, str]:
+    """Return the code and the words of an abort of a sum over too few or too many clients."""
+    is_few = count < kind.n_min
+    limit = f"{kind.n_min} were needed" if is_few else f"{kind.n_max} are allowed"
+    words = f"{counted(count, 'client')} contributed, {limit}{failed_words(failed, name_of)}"
+    return TOO_FEW if is_few else TOO_MANY, words
 
 
 def failed_words(failed: Sequence[bytes], name_of: Callable[[bytes], str]) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import ClassVar
 
-import msgspec
-
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.cost import PrivacyCost
@@ -42,7 +40,7 @@ from dca_proto.protocol.trainer.round import (
     TrainerRound,
     restored_rounds,
 )
-from dca_proto.protocol.trainer.silence import ASK_NODES, KEYS, LEAVE, Watching
+from dca_proto.protocol.trainer.silence import ASK_NODES, DEBTS, KEYS, LEAVE, Watching
 from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
@@ -105,6 +103,7 @@ class Trainer(Watching):
         self._waiting = WaitingRequests(self._federation, self._timing, roll_call=roll_call)
         self._last_dropped: dict[bytes, str] = {}  # error of the last dropped message, by Compute node or trainer
         self._rounds, self._unreadable = restored_rounds(records, self._federation, self._mechanism, self._limits)
+        self._old_debtors = set(self._owing_since())
         self._account = account
         self.ledger = Ledger(loaded(records, LEDGER, Charge).values())
 
@@ -158,7 +157,7 @@ class Trainer(Watching):
 
     def _on_epoch_key(self, sender: bytes, frame: m.Signed, body: m.EpochKey, now_ms: int) -> list[Effect]:
         self._waiting.note(sender, frame, now_ms)
-        announced = [*self._remind(sender, now_ms), *self._announce_waiting(now_ms)]
+        announced = [*self._remind(sender, now_ms), *self._on_paid(now_ms), *self._announce_waiting(now_ms)]
         is_awaited = self._waiting.awaits(sender)
         is_due = is_awaited and self._pace.is_due(sender + frame.signature, now_ms)  # a copy causes no question
         return [*announced, *self._ask([sender] if is_due else [], now_ms)]
@@ -170,7 +169,8 @@ class Trainer(Watching):
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         current = self._known_round(frame.round_id)
-        return self._on_answer(sender, open_answer(frame, current.reply_key, current.hash), current, now_ms)
+        answer = self._on_answer(sender, open_answer(frame, current.reply_key, current.hash), current, now_ms)
+        return [*answer, *self._on_paid(now_ms)]
 
     def _on_answer(self, sender: bytes, frame: m.Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
         body = decode_body(frame.body)
@@ -232,17 +232,11 @@ class Trainer(Watching):
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         if not request.answers_expected:
             self._waiting.forget_sessions(now_ms - self._timing.progress_ms)
-        request = self._present(request)
-        chosen, owing = self._chosen(request.computes), self._owing_since()
-        self._waiting.note_lost(
-            request.round_id, {node: owing.get(node, now_ms) for node in request.computes if node not in chosen}
-        )
-        request = msgspec.structs.replace(request, computes=chosen)
-        self._waiting.add(request, now_ms)
+        request, begun = self._begin(request, now_ms)
         announced = self._announce_waiting(now_ms)  # an earlier request may have become ready, too
         if request.round_id not in self._waiting.requests:
             return announced
-        return [*announced, *self._wait(request, now_ms)]
+        return [*announced, *begun, *self._wait(request, now_ms)]
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         if self._federation.is_server(sender):
@@ -257,7 +251,7 @@ class Trainer(Watching):
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
         secret, lost = self._random(KEY_BYTES), self._waiting.take_lost(request.round_id)
         public, epochs = AgreementKey(secret).public, self._waiting.keys_of(request)
-        cancelled = [CancelTimer(Timer(purpose, request.round_id)) for purpose in (KEYS, ASK_NODES, LEAVE)]
+        cancelled = [CancelTimer(Timer(purpose, request.round_id)) for purpose in (KEYS, ASK_NODES, LEAVE, DEBTS)]
         try:
             file = (self._federation.number, self._federation.hash)
             own = (self.id, file, self._mechanism)
@@ -278,7 +272,9 @@ class Trainer(Watching):
             current.resend_timer(self._timing, self._random(1), now_ms),
             *self._watch(current, now_ms),
             *current.announced(),
-            Report(facts.Announced(request.round_id, request.statistic, dimension, current.computes, p)),
+            Report(
+                facts.Announced(request.round_id, request.statistic, dimension, current.computes, p, (*current.lost,))
+            ),
         ]
 
     def _deadlines(self, current: TrainerRound, now_ms: int) -> list[Effect]:
@@ -363,7 +359,8 @@ class Trainer(Watching):
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         if body.round_id not in self._rounds:
             return []  # aborts are broadcast: this one belongs to another trainer's round
-        return self._take_abort(self._node_round(body.compute, frame, body), frame, body, now_ms)
+        taken = self._take_abort(self._node_round(body.compute, frame, body), frame, body, now_ms)
+        return [*taken, *self._on_paid(now_ms)]
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
@@ -373,6 +370,8 @@ class Trainer(Watching):
             return [*self._ask_for(waiting, now_ms), self._waits_for_keys(waiting, now_ms)] if waiting else []
         if timer.purpose == LEAVE:
             return self._leave_out(timer.round_id, now_ms)
+        if timer.purpose == DEBTS:
+            return self._on_debts(timer.round_id, now_ms)
         if timer.purpose != KEYS:
             return super()._on_timer(timer, now_ms)
         waiting = self._waiting.requests.get(timer.round_id)
@@ -402,7 +401,8 @@ class Trainer(Watching):
         names = listed([self._federation.name_of(node) for node in lost])
         work = None if current.takes("close") else self._validated(current).work
         busy = "" if work is None else f"; it had to check {work.in_words}"
-        reason = f"no answer from Compute node {names} while {current.phase}{busy}; is it up, and is its clock right?"
+        up = "is it up, and is its clock" if len(lost) == 1 else "are they up, and are their clocks"
+        reason = f"no answer came from {names} until the end of the round{busy}; {up} right?"
         if current.partials:
             return [current.store(silent=lost), *self._fail(current, reason, now_ms)]
         return self._cancel(current, reason, now_ms, lost)

@@ -52,6 +52,7 @@ from dca_proto.protocol.wire.messages import (
     VerifiedPart,
 )
 from dca_proto.quorum import LostNode, Quorum
+from dca_proto.wording import listed, unanswered
 
 ABORT_BYTES_MAX = 1024
 """Size of an abort that a repeat's announcement may carry: one without evidence fits."""
@@ -373,13 +374,15 @@ class Answering(BaseActor[TrainerRound]):
         if len(frame.body) <= ABORT_BYTES_MAX:
             current.store(aborts=(*stored.aborts, frame))
         refused = body.reason in LASTING and not stored.cancelled
-        reason = stored.cancelled or f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
+        by = self._federation.compute(node).name
+        reason = stored.cancelled or f"{by} aborted the round: {body.detail} ({body.reason})"
         reason += current.late_words(self._validated(current), body.detail) if body.reason == TOO_FEW else ""
         if current.is_open:
-            if body.reason == PEER_SILENT and not stored.silent:
-                silent = tuple(one for one in current.lagging(self._timing.silent_ms) if one != node)
-                lost = current.with_lost({one: current.last_heard_ms(one) for one in silent})
-                current.store(silent=silent, lost=lost)
+            if body.reason == PEER_SILENT and not (stored.silent or stored.cancelled):
+                silent = current.blame(node, self._timing.silent_ms)
+                waited_ms = now_ms - min(map(current.last_heard_ms, silent), default=0)
+                named = unanswered([*map(self._federation.name_of, silent)], waited_ms)
+                reason = f"{named}, so {by} aborted the round ({body.reason})" if silent else reason
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             current.store(refused=refused)
             return self._fail(current, reason, now_ms, contributors, needed, (node,))
@@ -432,13 +435,13 @@ class Answering(BaseActor[TrainerRound]):
         if not current.is_summed:
             return "; clients may have released without being heard, so the account keeps the charge"
         if current.stored.released and not self._may_have_enough(current):
-            return "; a Compute node has released its part, so the account keeps the charge"
+            return "; a Compute node has released its part, so the account and the clients keep the charge"
         if not self._may_have_enough(current):
             present, needed = len(self._named(current.computes)), self._needed(current)
             why = f"{self._federation.title} has {present} of the round's Compute nodes, and aborts of {needed} return"
             return f"; {why} the charge, so the account keeps it for good"
-        silent = [self._federation.name_of(one) for one in current.computes if one not in current.stored.aborted_by]
-        return (
-            f"; no confirmation yet from {', '.join(silent)} that nothing was released, so the account keeps the "
-            f"charge{advice}"
-        )
+        missing = self._needed(current) - len(self._named(current.stored.aborted_by))
+        silent = [node for node in current.computes if node not in current.stored.aborted_by]
+        who = f"{missing} of " * (missing < len(silent)) + listed([*map(self._federation.name_of, silent)])
+        confirmed = "has confirmed that it" if missing == 1 else "have confirmed that they"
+        return f"; until {who} {confirmed} released nothing, the account and the clients keep the charge{advice}"

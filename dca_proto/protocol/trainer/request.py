@@ -204,6 +204,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
 
     def _check_windows(self, timing: Timing) -> None:
         check_ranges(self)
+        self.check_wait()
         longest_ms = timing.epoch_ms + timing.epoch_grace_ms - timing.abort_grace_ms
         if self.collect_ms + self.commit_ms >= longest_ms and self.computes:
             raise UsageError(

@@ -231,6 +231,12 @@ class TrainerRound(ActorRound[StoredTrainerRound]):
         latest_ms = max(self.heard.values(), default=self.watched_ms)
         return tuple(node for node in self.computes if self.last_heard_ms(node) < latest_ms - silent_ms)
 
+    def blame(self, author: bytes, silent_ms: int) -> tuple[bytes, ...]:
+        """Note and return the nodes for whose silence the author of an abort gave up, if they are silent here, too."""
+        silent = tuple(one for one in self.lagging(silent_ms) if one != author)
+        self.store(silent=silent, lost=self.with_lost({one: self.last_heard_ms(one) for one in silent}))
+        return silent
+
     def last_heard_ms(self, node: bytes) -> int:
         """Return when a Compute node was last heard; what an earlier process stored holds until it is heard here."""
         known = self.heard.get(node)

@@ -26,9 +26,9 @@ from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.verified import Work
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Cancel, EpochKey, Progress, Query, SessionsWanted, Signed
-from dca_proto.wording import duration, listed
+from dca_proto.wording import unanswered
 
-KEYS, ASK_NODES, LEAVE = "keys", "ask nodes", "leave"
+KEYS, ASK_NODES, LEAVE, DEBTS = "keys", "ask nodes", "leave", "debts"  # timers of requests that wait
 _LEFT_OUT_BITS = 3
 _TURNS_UNHURRIED = 16  # of `Timing.watch_ms`
 
@@ -37,6 +37,7 @@ class Watching(Answering):
     """The part of a trainer that watches the Compute nodes of its rounds."""
 
     _waiting: WaitingRequests
+    _old_debtors: set[bytes]  # nodes that owed an earlier process something, until a request has waited for them
 
     def _watch(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         """Begin to watch a round's Compute nodes."""
@@ -113,12 +114,13 @@ class Watching(Answering):
         current.told = silent
         others = tuple(node for node in current.computes if node not in silent)
         waited_ms = max((self._quiet_ms(current, node, now_ms) for node in silent), default=0)
-        spare = self._spare(len(others), current)
-        until_ms = max(self._gives_up_ms(current, silent, now_ms), now_ms) if spare < 0 else 0
+        spare, is_released = self._spare(len(others), current), bool(silent and current.partials)
+        waits = spare < 0 or is_released  # a sum without all parts is none
+        until_ms = max(self._gives_up_ms(current, silent, now_ms), now_ms) if waits else 0
         lost = current.with_lost({node: now_ms - self._quiet_ms(current, node, now_ms) for node in silent})
         return [
             current.store(lost=lost),
-            Report(facts.NodesSilent(current.id, silent, waited_ms, others, spare, until_ms)),
+            Report(facts.NodesSilent(current.id, silent, waited_ms, others, spare, until_ms, is_released=is_released)),
         ]
 
     def lost_nodes(self, now_ms: int) -> tuple[facts.NodesSilent, dict[bytes, int]] | None:
@@ -136,23 +138,27 @@ class Watching(Answering):
         others = tuple(member.id for member in self._federation.computes if member.id not in lost)
         waited_ms = max(now_ms - min(lost.values()), 0)  # the clock may have been set back
         spare = self._spare(len(others))
-        until_ms = max(now_ms, *waits) if waits and spare < 0 else 0
-        return facts.NodesSilent(b"", tuple(lost), waited_ms, others, spare, until_ms, bool(waits)), lost
+        is_released = any(one.told and one.partials for one in open_rounds)
+        until_ms = max(now_ms, *waits) if waits and (spare < 0 or is_released) else 0
+        about = (b"", tuple(lost), waited_ms, others, spare, until_ms, bool(waits), is_released)
+        return facts.NodesSilent(*about), lost
 
     def _gives_up_ms(self, current: TrainerRound, lost: tuple[bytes, ...], now_ms: int) -> int:
         """Return until when a round waits for silent nodes if the others are too few to repeat it (§4.8).
 
-        Where each round needs all nodes, they have until `commit_by` to come back.
+        Where each round needs all nodes, they have until `commit_by` to come back. The request may state less.
         """
         timing, commit_by_ms = self._timing, current.opened.body.commit_by_ms
-        if len(lost) == len(current.computes):
-            return current.end_ms  # its own connection may be the cause
         if current.partials:
             return commit_by_ms + timing.abort_grace_ms
-        if self._spare(len(self._federation.computes), current) < 1:
-            return commit_by_ms
+        wait_ms, latest_ms = current.stored.request.wait_ms, current.end_ms
+        if len(lost) < len(current.computes):  # otherwise its own connection may be the cause
+            has_spare = self._spare(len(self._federation.computes), current) >= 1
+            wait_ms, latest_ms = (wait_ms or timing.hopeless_ms, latest_ms) if has_spare else (wait_ms, commit_by_ms)
+        if not wait_ms:
+            return latest_ms
         quiet_ms = min((self._quiet_ms(current, node, now_ms) for node in lost), default=0)
-        return min(now_ms - quiet_ms + timing.hopeless_ms, current.end_ms)
+        return min(now_ms - quiet_ms + wait_ms, latest_ms)
 
     def _cancel_if_useless(self, current: TrainerRound, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
         """Cancel a round that waits for silent nodes, if p + 1 others are left to abort and to repeat it."""
@@ -160,17 +166,16 @@ class Watching(Answering):
         if silent and not current.partials and self._spare(len(current.computes) - len(silent), current) < 0:
             lost = silent
         others = [node for node in current.computes if node not in lost and node not in current.partials]
+        stated_ms = current.stored.request.wait_ms
         if lost and self._spare(len(others), current) < 0:  # a repeat needs one of them: give it time to come back
-            is_alone = now_ms - current.alone_ms < self._timing.hopeless_ms
+            is_alone = not stated_ms and now_ms - current.alone_ms < self._timing.hopeless_ms
             lost = lost if now_ms >= self._gives_up_ms(current, lost, now_ms) and not is_alone else ()
         elif current.takes("close") and now_ms - current.cut_off_ms < self._timing.silent_ms:
             lost = ()  # this trainer was cut off a moment ago: more answers may be on their way
-        if not lost or not others:  # it has heard nobody: its own connection may be the cause
+        if not lost or not (others or stated_ms):  # it has heard nobody: its own connection may be the cause
             return []
-        names = listed([self._federation.name_of(node) for node in lost])
-        has = "has" if len(lost) == 1 else "have"
         waited_ms = max(self._quiet_ms(current, node, now_ms) for node in lost)
-        reason = f"{names} {has} not answered for {duration(max(waited_ms, self._timing.silent_ms))}"
+        reason = unanswered([*map(self._federation.name_of, lost)], max(waited_ms, self._timing.silent_ms))
         return [*self._tell_silent(current, lost, now_ms), *self._cancel(current, reason, now_ms, lost)]
 
     def _waited_for(self, current: TrainerRound, now_ms: int) -> tuple[bytes, ...]:
@@ -228,6 +233,36 @@ class Watching(Answering):
         stamp, nonce_of = self._federation.stamp, self._waiting.nonce_of
         asked = {one: (stamp, one in keyless, nonce_of(one, self._random, now_ms)) for one in computes}
         return [self._send(SessionsWanted(*body), Channel.COMPUTE, one) for one, body in asked.items()]
+
+    def _begin(self, request: OpenRound, now_ms: int) -> tuple[OpenRound, list[Effect]]:
+        """Let a request wait, with the nodes that its round may have; return it, and the effects.
+
+        A node that owed an earlier process something may be back by now: it gets a moment to send that.
+        """
+        request, owing = self._present(request), self._owing_since()
+        chosen = self._chosen(request.computes)
+        late = tuple(one for one in request.computes if one in owing and one in self._old_debtors and one not in chosen)
+        self._old_debtors.difference_update(late)
+        self._waiting.note_lost(
+            request.round_id, {one: owing.get(one, now_ms) for one in request.computes if one not in {*chosen, *late}}
+        )
+        computes = tuple(node for node in request.computes if node in {*chosen, *late})
+        request = msgspec.structs.replace(request, computes=computes)
+        self._waiting.add(request, now_ms, late)
+        reminders = [effect for node in late for effect in self._remind(node, now_ms)]
+        timer = [SetTimer(Timer(DEBTS, request.round_id), now_ms + self._timing.watch_ms)] if late else []
+        return request, [*reminders, *timer]
+
+    def _on_debts(self, round_id: bytes, now_ms: int) -> list[Effect]:
+        """Announce a waiting request without the nodes that still owe something."""
+        late, owing = self._waiting.leave_debtors(round_id), self._owing_since()
+        self._waiting.note_lost(round_id, {node: owing.get(node, now_ms) for node in late})
+        return self._announce_waiting(now_ms)
+
+    def _on_paid(self, now_ms: int) -> list[Effect]:
+        """Announce the requests that waited for nodes that owe nothing any more."""
+        is_paid = self._waiting.has_debtors and self._waiting.note_paid(self._owing_since())
+        return self._announce_waiting(now_ms) if is_paid else []
 
     def _leave_out(self, round_id: bytes, now_ms: int) -> list[Effect]:
         """Announce a waiting request without the nodes that have not answered, if it can do without them.

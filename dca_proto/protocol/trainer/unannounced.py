@@ -19,7 +19,7 @@ from dca_proto.protocol.params import Timing
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.messages import EpochKey, Sessions, Signed
 from dca_proto.quorum import LostNode, Quorum
-from dca_proto.wording import duration, moment
+from dca_proto.wording import duration, listed, moment
 
 
 class WaitingRequests:
@@ -52,6 +52,7 @@ class WaitingRequests:
         self._asked_ms: dict[bytes, int] = {}
         self._nonces: dict[bytes, bytes] = {}  # of the questions without an answer, by Compute node
         self._questions: Counter[bytes] = Counter()  # how often the nodes were asked, by round
+        self._debtors: dict[bytes, set[bytes]] = {}  # nodes that owe something and may still pay, by round
         self._lost: dict[bytes, dict[bytes, int]] = {}  # nodes that were left out, and since when, by round
 
     def count_question(self, round_id: bytes) -> int:
@@ -124,19 +125,21 @@ class WaitingRequests:
             self._remove(request.round_id)
         return ready
 
-    def add(self, request: OpenRound, now_ms: int) -> None:
-        """Let a request wait."""
+    def add(self, request: OpenRound, now_ms: int, debtors: Iterable[bytes] = ()) -> None:
+        """Let a request wait, also for nodes that owe a cancelled round something."""
         self.requests[request.round_id] = request
+        self._debtors[request.round_id] = {*debtors}
         self._since_ms[request.round_id] = now_ms
 
     def until_ms(self, request: OpenRound, now_ms: int) -> int:
-        """Return until when a request waits: its time to collect.
+        """Return until when a request waits: its time to collect, if it states no other.
 
         It waits for `Timing.hopeless_ms` at most if it lacks a node that has never answered this process, or for whose
         silence a round has ended; no charge is at stake yet.
         """
         is_dead = self._roll_call and any(node not in self.heard for node in self.lacking(request, now_ms))
         wait_ms = min(request.collect_ms, self._timing.hopeless_ms) if is_dead else request.collect_ms
+        wait_ms = request.wait_ms or wait_ms
         return self._since_ms[request.round_id] + wait_ms
 
     def waits_ms(self, request: OpenRound, now_ms: int) -> tuple[int, int]:
@@ -148,7 +151,28 @@ class WaitingRequests:
         is_known, self._told[round_id] = self._told.get(round_id, ()) == lacking, lacking
         return not is_known
 
+    @property
+    def has_debtors(self) -> bool:
+        """True if a request waits for what a node owes."""
+        return any(self._debtors.values())
+
+    def note_paid(self, owing: Container[bytes]) -> bool:
+        """Wait no longer for what nodes owe that are not `owing` any more. Return True if there was one."""
+        before = sum(map(len, self._debtors.values()))
+        self._debtors = {one: {node for node in nodes if node in owing} for one, nodes in self._debtors.items()}
+        return sum(map(len, self._debtors.values())) < before
+
+    def leave_debtors(self, round_id: bytes) -> tuple[bytes, ...]:
+        """Leave the nodes that still owe something out of a waiting request, and return them."""
+        debtors, request = self._debtors.pop(round_id, set()), self.requests.get(round_id)
+        if request is None or not debtors:
+            return ()
+        others = tuple(node for node in request.computes if node not in debtors)
+        self.requests[round_id] = msgspec.structs.replace(request, computes=others)
+        return tuple(node for node in request.computes if node in debtors)
+
     def _remove(self, round_id: bytes) -> OpenRound | None:
+        self._debtors.pop(round_id, None)
         self._questions.pop(round_id, None)
         self._since_ms.pop(round_id, None)
         self._told.pop(round_id, None)
@@ -207,9 +231,9 @@ class WaitingRequests:
         return tuple(compute for compute in request.computes if compute not in lasting)
 
     def lacking(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
-        """Return the Compute nodes of which the request still needs a key, the number of sessions, or an answer."""
-        unheard = self._unheard(request)
-        return tuple(dict.fromkeys((*self.missing(request, now_ms), *self.uncounted(request), *unheard)))
+        """Return the nodes of which a request still needs a key, a number of sessions, an answer, or what they owe."""
+        further = (*self._unheard(request), *self._debtors.get(request.round_id, ()))
+        return tuple(dict.fromkeys((*self.missing(request, now_ms), *self.uncounted(request), *further)))
 
     def silent(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
         """Return the Compute nodes that a request lacks, and that have not answered since it began to wait."""
@@ -282,29 +306,34 @@ class WaitingRequests:
         request = self.requests.get(round_id)
         if request is None:
             return None
-        lacking, name_of = self.lacking(request, now_ms), self._federation.name_of
+        reasons, name_of = self._reasons(request, now_ms, dropped), self._federation.name_of
         since_ms = self._since_ms[round_id]
         heard = dropped.keys() - self._keys.keys()  # they are up: what they publish comes, and is dropped
         lost = [(node, since_ms) for node in self.silent(request, now_ms) if node not in heard]
         self._remove(round_id)
         gone = [*self.take_lost(round_id), *lost]
-        reasons: list[tuple[bytes, str]] = []
-        for compute in self.missing(request, now_ms):
-            why = "has published no epoch key; is it up?"
-            if compute in self._keys:
-                ends = self._keys[compute][0].expires_ms
-                why = f"has published no key for times after {moment(ends)}; is it up, and is its clock right?"
-                if ends < now_ms:
-                    why = f"{why[:-1]}, which may be {duration(now_ms - ends)} behind?"
-            elif compute in dropped:
-                why = f"has no epoch key here; what came in its name was dropped: {dropped[compute]}"
-            reasons.append((compute, why))
-        named = {compute for compute, _ in reasons}
-        reasons += [(compute, "has not answered; is it up?") for compute in lacking if compute not in named]
-        text = "; ".join(f"Compute node {name_of(compute)} {why}" for compute, why in reasons)
+        text = "; ".join(
+            f"Compute node{'s' * (len(nodes) > 1)} {listed([*map(name_of, nodes)], len(nodes))} {why}"
+            for why, nodes in reasons.items()
+        )
         self.forget_heard([node for node, _ in lost])
         names = tuple(name_of(node) for node, _ in lost)
         nodes, gone_since = tuple(map(name_of, request.computes)), (LostNode(name_of(node), at) for node, at in gone)
         quorum = Quorum(nodes, self._federation.p, tuple(gone_since))
         reason = f"{text} (waited {duration(now_ms - since_ms)}; nothing was charged)"
         return RoundFailed(round_id, reason, None, None, lost=names, quorum=quorum)
+
+    def _reasons(self, request: OpenRound, now_ms: int, dropped: Mapping[bytes, str]) -> dict[str, list[bytes]]:
+        """Return why a request waits, as the ends of sentences, each with the nodes to which that applies."""
+        reasons: dict[str, list[bytes]] = {}
+        missing = self.missing(request, now_ms)
+        for compute in self.lacking(request, now_ms):
+            why = "published no epoch key" if compute in missing else "did not answer"
+            if compute in missing and compute in self._keys:
+                ends = self._keys[compute][0].expires_ms
+                behind = f", by up to {duration(now_ms - ends)}" * (ends < now_ms)
+                why = f"published no key for times after {moment(ends)}: it is down, or its clock is behind{behind}"
+            elif compute in missing and compute in dropped:
+                why = f"has no epoch key here; what came in its name was dropped: {dropped[compute]}"
+            reasons.setdefault(why, []).append(compute)
+        return reasons

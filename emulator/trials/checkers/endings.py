@@ -112,7 +112,8 @@ class Endings(Checker):
     def _check_cause(self, trainer: Process, accepted: Accepted) -> None:
         """Before `commit_by`: a node is silent while p + 1 others are not, or p + 1 nodes report that they wait.
 
-        Or so many are silent that no repeat is possible, in a federation that can repeat rounds at all.
+        Or so many are silent that no repeat is possible, in a federation that can repeat rounds at all or for the time
+        that the request states.
         """
         round_id = accepted.body.round_id
         needed = self.log.colluding.needed(trainer, round_id)
@@ -122,9 +123,11 @@ class Endings(Checker):
         since_ms = trainer.now_ms - self.world.actors.timing.silent_ms + _SLACK_MS
         others = [one for one in last if one is not None and one[0] > since_ms]
         waiting = [one for one in last if one is not None and one[1].waits_for]
-        since_ms = trainer.now_ms - self.world.actors.timing.hopeless_ms + _SLACK_MS
-        has_spare = len(self.world.follows(trainer).computes) > needed
-        gone = [one for one in last if has_spare and (one is None or one[0] <= since_ms)]
+        request = self.log.requests[round_id]
+        stated_ms, begun_ms = request.wait_ms, accepted.body.close_by_ms - request.collect_ms
+        since_ms = trainer.now_ms - (stated_ms or self.world.actors.timing.hopeless_ms) + _SLACK_MS
+        has_spare = bool(stated_ms) or len(self.world.follows(trainer).computes) > needed
+        gone = [one for one in last if has_spare and (begun_ms if one is None else one[0]) <= since_ms]
         is_silent = (needed <= len(others) < len(last) or bool(gone)) and round_id not in self._summed
         cause = is_silent or len(waiting) >= needed
         self.expect(cause, f"round {round_id.hex()[:8]} is cancelled, though it waits for no lost node")

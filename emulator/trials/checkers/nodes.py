@@ -2,12 +2,13 @@
 
 - Where the trainer calls the roll, each node of a round has itself sent the trainer something lately, since the
   trainer's start, and since a round ended for its silence. What the broker delivers again does not count.
-- A request waits 45 seconds for a node that has sent nothing in that sense, otherwise for its time to collect. It does
-  not end for silent nodes if p + 1 others are left.
+- A request waits as long as it states. By default it waits 45 seconds for a node that has sent nothing in that sense,
+  otherwise for its time to collect. It does not end for silent nodes if p + 1 others are left.
 - A round has p + 1 nodes at least, or all of a request that names fewer; a round
   without a sum has none. Until the time at which a request may leave out nodes that do not answer, it has all nodes but
   those that owe a cancelled round an abort or a sum, those that flap, and those that have said that they have fewer
-  than n_min clients, if p + 1 others remain.
+  than n_min clients, if p + 1 others remain. The first request after a start of the trainer waits two seconds for what
+  nodes owe, and has those that have sent it.
 - A repeat comes once the charge of each round that it repeats has come back, and each of these lost a node.
 
 Which nodes owe something or flap follows from the trainer's records, by the text of §4.8.
@@ -39,15 +40,18 @@ _LEFT_OUT_MAX = 8  # requests
 class _Request(NamedTuple):
     """A request: when it came, and its nodes that owed something or flapped then.
 
-    `owing` are the nodes that certainly did, `indebted` those that may have, which depends on their latest keys.
+    `owing` are the nodes that certainly did, `indebted` those that may have, which depends on their latest keys. `late`
+    are those of them that have owed it since an earlier run of the trainer, and that no request has waited for.
     """
 
     at_ms: int
     collect_ms: int
+    wait_ms: int
     named: frozenset[bytes]
     owing: frozenset[bytes]
     indebted: frozenset[bytes]
     flapping: frozenset[bytes]
+    late: frozenset[bytes]
 
 
 class _Known(NamedTuple):
@@ -77,6 +81,7 @@ class Nodes(Checker):
         self._counts: dict[bytes, tuple[int, int]] = {}  # each node's last number of sessions, and when it came
         self._requests: dict[bytes, _Request] = {}
         self._rounds: dict[bytes, _Known] = {}
+        self._old: frozenset[bytes] = frozenset()  # nodes that may have owed something when the trainer started
 
     def on_send(self, process: Process, send: Send) -> None:
         """Note when a Compute node sends what the trainer can take for an answer."""
@@ -98,6 +103,7 @@ class Nodes(Checker):
             for (table, round_id), value in process.disk.records.items():
                 if table == trainer_round.ROUNDS:
                     self._note(round_id, value)
+            self._old = self._indebted
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
         """Follow the trainer's rounds, and judge those that it announces."""
@@ -137,6 +143,7 @@ class Nodes(Checker):
         self.expect(not enough, f"round {fact.round_id.hex()[:8]} is given up, though {len(others)} nodes are left")
         if any(self._sent_ms.get(node, 0) <= self._silent_since_ms(node) for node in lost):
             wait_ms = min(wait_ms, self._timing.hopeless_ms)
+        wait_ms = request.wait_ms or wait_ms
         taken_ms = now_ms - request.at_ms
         fits = wait_ms <= taken_ms <= wait_ms + _SLACK_MS + self.world.tardiness_ms(process)
         self.expect(fits, f"round {fact.round_id.hex()[:8]}: it has waited {taken_ms} ms for nodes, not {wait_ms}")
@@ -167,7 +174,16 @@ class Nodes(Checker):
         ]
         owing = frozenset(node for node, public in debts if self._keys[node] <= {public})
         indebted = frozenset(node for node, _ in debts)
-        return _Request(self.world.simulator.now_ms, request.collect_ms, named, owing, indebted, self._flapping())
+        flapping, late = self._flapping(), self._old & owing & named - self._flapping()
+        late = late if len(named - owing) >= self.log.colluding.of(trainer) + 1 else frozenset()
+        self._old -= named
+        times = (self.world.simulator.now_ms, request.collect_ms, request.wait_ms)
+        return _Request(*times, named, owing, indebted, flapping, late)
+
+    @property
+    def _indebted(self) -> frozenset[bytes]:
+        """The nodes of which some round waits for an abort or a sum."""
+        return frozenset[bytes]().union(*(known.indebted for known in self._rounds.values()))
 
     def _flapping(self) -> frozenset[bytes]:
         """Return the nodes that were lost in each of the last rounds that they were in, and are still left out (§4.8).
@@ -210,7 +226,8 @@ class Nodes(Checker):
         window_ms = body.close_by_ms - known.stored.announced_ms
         if now_ms - request.at_ms >= min(self._timing.leave_ms, window_ms // 2):
             return  # nodes that do not answer are left out, and others take their places
-        owing, flapping = nodes & request.owing, nodes & request.flapping
+        still = self._indebted  # others have paid since
+        owing, flapping = nodes & request.owing & still, nodes & request.flapping
         self.expect(not owing or len(nodes - owing) < needed, f"{who} has {self._names(owing)}, which owes something")
         fits = not flapping or len(nodes - flapping) < needed
         self.expect(fits, f"{who} has {self._names(flapping)}, which flaps")
@@ -218,7 +235,10 @@ class Nodes(Checker):
         asked = {node for node in nodes & poor if self._counts[node][1] >= request.at_ms}
         fits = not asked or len(nodes - asked) < needed
         self.expect(fits, f"{who} has {self._names(asked)}, which has fewer clients than the round needs")
-        missing = request.named - nodes - request.indebted - request.flapping - poor
+        waited = now_ms - request.at_ms >= self._timing.watch_ms or not request.late & still
+        self.expect(waited, f"{who} does not wait for {self._names(request.late & still)}, which may be back")
+        indebted = request.indebted - (request.late - still)
+        missing = request.named - nodes - indebted - request.flapping - poor
         self.expect(not missing, f"{who} leaves out {self._names(missing)}, which owes nothing and does not flap")
 
     def _about(self, body: Announcement) -> str:

@@ -64,7 +64,7 @@ def test_a_job_that_cannot_go_on_is_not_charged_again_and_names_the_node(path: P
     losing_at(swarm, 2, 1)
     with pytest.raises(RoundAborted) as caught:
         job_of(swarm, path, lambda: means(0, 0))
-    assert "compute-2 has not answered for 4 minutes; no confirmation yet" in caught.value.reason
+    assert "compute-2 has not answered for 4 minutes; until compute-2 has confirmed" in caught.value.reason
     assert caught.value.remedy == "start compute-2 again, then run the same command"
     assert len(swarm.announced) == 2
     assert max(swarm.charges()) <= 2

@@ -46,7 +46,9 @@ def test_attack_55_a_sum_that_no_honest_clients_can_make_is_refused_and_stays_sp
     assert isinstance(failure, RoundFailed)
     assert failure.implausible
     assert failure.reason.startswith("at least one of the 6 contributions was outside its bounds: x is ")
-    assert failure.reason.endswith("; a Compute node has released its part, so the account keeps the charge")
+    assert failure.reason.endswith(
+        "; a Compute node has released its part, so the account and the clients keep the charge"
+    )
     assert "and honest clients give -6 to 6, with noise of at most" in failure.reason
     actor = network.restart(trainer)
     assert isinstance(actor, Trainer)

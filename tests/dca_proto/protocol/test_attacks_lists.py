@@ -101,7 +101,7 @@ def test_attack_42_a_second_list_for_the_same_peer_ends_the_round_with_both_head
     peer_list = opened_list(network, actors, first)
     hand_over(network, forged_list(network, actors, first, *without_the_last(peer_list.entries, peer_list.tags)))
     (fact,) = network.reported(NodeAborted, actors.computes[1])
-    assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two lists")
+    assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two different lists")
     body = body_of(sent(network, Abort, sender=actors.computes[1])[0].payload)
     counts = [decode_body(frame.body).count for frame in body.evidence]
     assert counts == [len(clients_of_node(network, actors, 0)), len(clients_of_node(network, actors, 0)) - 1]
@@ -128,7 +128,7 @@ def test_attack_42_different_objections_to_different_peers_are_never_added() -> 
     assert [len(network.reported(Released, node)) for node in actors.computes] == [1, 1, 1]
     assert sorted(fact.contributors for fact in network.reported(Released)) == [5, 6, 6]
     assert results(network) == []
-    assert "name different answers" in failures(network)[0].reason
+    assert "each rests on other answers" in failures(network)[0].reason
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -143,7 +143,7 @@ def test_attack_42_two_answers_to_one_peer_end_the_round(restarted: bool) -> Non
         hand_over(network, first)
     hand_over(network, changed(first, answer_of(actors, first, objections=encode_places(np.array([1])))))
     (fact,) = network.reported(NodeAborted, actors.computes[1])
-    assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two answers")
+    assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two different answers")
     assert network.reported(Released, actors.computes[1]) == []
 
 

@@ -410,7 +410,7 @@ def test_attack_26_an_altered_sum_spoils_the_round_and_nothing_else(altered: byt
     [
         ({"vector": bytes(7)}, "a sum of the wrong length"),
         ({"count": 3}, "different sets"),
-        ({"answers": (bytes(32),) * 3}, "name different answers"),
+        ({"answers": (bytes(32),) * 3}, "each rests on other answers"),
         ({"clients": b""}, "clients in sums over 6"),
         ({"clients": bytes(16 * 50)}, "clients in sums over 6"),
     ],
@@ -437,7 +437,7 @@ def test_a_withheld_sum_means_nothing_is_learned() -> None:
     until_the_end(network)
     assert results(network) == []
     assert len(network.reported(Released)) == 3
-    assert failures(network)[0].reason.startswith("no answer from Compute node compute-1 while committing")
+    assert failures(network)[0].reason.startswith("no answer came from compute-1 until the end of the round; is it up")
 
 
 def test_members_are_named_by_their_keys_alone() -> None:

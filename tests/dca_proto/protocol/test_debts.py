@@ -12,9 +12,9 @@ SECOND_MS = 1000
 HOUR_MS = 3600 * SECOND_MS
 
 
-def lost_node(when: str):
+def lost_node(when: str, computes: int = 4):
     """Four nodes, one of which may be corrupt. The third died in a round, which was cancelled: it owes its abort."""
-    actors = exact_actors(4, 4, colluding=1)
+    actors = exact_actors(4, computes, colluding=1)
     network = actors.network()
     network.deliver()
     lost = actors.computes[2]
@@ -57,20 +57,42 @@ def test_a_node_that_starts_again_owes_nothing_within_seconds_whatever_happened_
 
 
 @pytest.mark.parametrize("hours", [0.1, 30])
-def test_a_trainer_that_runs_one_round_at_a_time_leaves_out_a_node_that_is_back_once_at_most(hours: float) -> None:
-    """As `dca trainer` does: its first request comes before the node can answer it. Before the next, it has."""
-    actors, network, lost = lost_node("before it heard of the round")
+@pytest.mark.parametrize("computes", [3, 4])
+def test_a_trainer_that_runs_one_round_at_a_time_has_a_node_that_is_back_in_its_next_round(
+    hours: float, computes: int
+) -> None:
+    """As `dca trainer` does. Before, its first request came before the node could send what it owed."""
+    actors, network, lost = lost_node("before it heard of the round", computes)
     trainer = actors.trainer_identity.id
     network.crash(trainer)
     network.restart(lost)
     network.advance(network.now_ms + int(hours * HOUR_MS))
-    took_part = []
-    for _ in range(3):
+    for _ in range(2):
         network.restart(trainer)
+        began_ms = network.now_ms
         network.command(trainer, actors.request())
+        network.deliver()
+        newest = [*network.actors[trainer]._rounds.values()][-1]
+        assert lost in newest.opened.computes
+        assert newest.stored.announced_ms == began_ms, "it does not wait longer than needed"
+        assert newest.lost == {}
+        network.advance(network.now_ms + 5 * SECOND_MS)
+        assert newest.is_done
+        network.crash(trainer)
+
+
+def test_a_trainer_that_starts_waits_two_seconds_once_for_a_node_that_owes_something_and_is_down() -> None:
+    actors, network, lost = lost_node("before it heard of the round")
+    trainer = actors.trainer_identity.id
+    network.restart(trainer)
+    waits = []
+    for number in range(3):
+        began_ms = network.now_ms
+        network.command(trainer, actors.request(round_id=bytes([number]) * 16))
         network.advance(network.now_ms + 5 * SECOND_MS)
         newest = [*network.actors[trainer]._rounds.values()][-1]
-        took_part.append(lost in newest.opened.computes)
-        network.crash(trainer)
-    assert took_part[1:] == [True, True]
-    assert took_part[0] == (hours > 24), "it has another epoch key by then"
+        assert lost not in newest.opened.computes
+        assert lost in newest.lost
+        waits.append(newest.stored.announced_ms - began_ms)
+    assert waits == [2 * SECOND_MS, 0, 0]
+    assert len(results(network)) == 3

@@ -226,7 +226,7 @@ def test_a_sum_that_all_decline_ends_at_once_and_its_charge_is_returned() -> Non
     actors = exact_actors(4, 2, policy=Policy(clients_min=1, honest_min=1, delta_max=1e-9))
     network, request = begin(actors, invited=actors.clients, clients=0)
     (failure,) = failures(network)
-    assert "too-few: 0 contributed, 3 were needed" in failure.reason
+    assert "0 clients contributed, 3 were needed (too-few)" in failure.reason
     assert not trainer_of(actors, network).ledger.is_charged(request.round_id)
 
 

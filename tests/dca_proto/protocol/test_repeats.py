@@ -178,8 +178,8 @@ def test_without_a_spare_node_the_trainer_waits_for_the_lost_one() -> None:
     assert found is not None
     assert (found[0].computes, found[0].spare, [*found[1]]) == ((lost,), -1, [lost])
     assert silent_words(found[0], lambda node: f"compute-{actors.computes.index(node)}") == (
-        f"compute-2 has not answered for {duration(found[0].waited_ms)}; the others are too few to go on without it, "
-        f"so rounds wait for it until {moment(commit_by_ms)}; "
+        f"compute-2 has not answered for {duration(found[0].waited_ms)}; a round needs 3 Compute nodes, and "
+        f"2 answer, so it waits until {moment(commit_by_ms)}; "
         "clients have paid, and charges stay at least until it is back"
     )
     network.restart(lost)
@@ -285,7 +285,7 @@ def test_a_round_with_too_few_nodes_left_ends_within_a_minute_and_names_them() -
     network.advance(begun_ms + 60 * SECONDS)
     (failure,) = failures(network)
     assert failure.reason.startswith("compute-1, compute-2, compute-3 have not answered for 4")
-    assert "the account keeps the charge" in failure.reason
+    assert "the account and the clients keep the charge" in failure.reason
     assert (failure.repeatable, failure.lost) == (False, ("compute-1", "compute-2", "compute-3"))
 
 
@@ -477,7 +477,8 @@ def test_attack_58_old_reports_of_a_dead_node_delay_the_end_until_commit_by_and_
     assert (failures(network), sent(network, Cancel)) == ([], [])
     network.advance(commit_by_ms + 10 * SECONDS)
     (failure,) = failures(network)
-    assert failure.reason.endswith("no list from compute-3 at commit_by; its charge came back to the account")
+    late = f"no list of contributions came from compute-3 until the end of the round, {moment(commit_by_ms)}"
+    assert failure.reason.endswith(f"{late} (peer-silent); its charge came back to the account")
     assert len(network.reported(ChargeReturned)) == 5, "of four clients and the account"
 
 

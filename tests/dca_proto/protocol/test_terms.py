@@ -98,6 +98,8 @@ def test_n_min_and_honest_are_those_of_the_announced_kind() -> None:
         ({}, {"batch": 3}, "a batch of 3 clients, of which 2 may drop out, leaves no honest noise"),
         ({"collect_s": 0.0}, {}, "collect_s is 0; give a number from 0.001 to 2592000"),
         ({"commit_s": math.nan}, {}, "commit_s is nan"),
+        ({"wait_s": 14.0}, {}, "wait_s is 14; give 0, or a number from 15 on"),
+        ({"wait_s": -1.0}, {}, "wait_s is -1; give a number from 0 to"),
     ],
 )
 def test_terms_that_no_round_can_have_are_refused(changes: dict[str, Any], asked: dict[str, Any], message: str) -> None:

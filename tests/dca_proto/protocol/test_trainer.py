@@ -235,9 +235,7 @@ def test_a_round_waits_for_the_compute_nodes_keys_and_reports_which_is_missing()
     assert sent(network, Announcement) == []
     until_the_end(network, 0.1)
     (failure,) = failures(network)
-    assert failure.reason == (
-        "Compute node compute-1 has published no epoch key; is it up? (waited 60 s; nothing was charged)"
-    )
+    assert failure.reason == ("Compute node compute-1 published no epoch key (waited 60 s; nothing was charged)")
     assert failure.lost == ("compute-1",)
 
 
@@ -461,8 +459,7 @@ def test_the_round_fails_when_a_compute_node_is_silent() -> None:
     network.tamper = losing(FrozenList, Abort)
     begin(actors, network)
     until_the_end(network)
-    assert failures(network)[0].reason.startswith("no answer from Compute node compute-")
-    assert failures(network)[0].reason.count("while committing") == 1
+    assert failures(network)[0].reason.startswith("no answer came from compute-")
 
 
 def test_a_finished_round_is_forgotten_after_the_retention() -> None:

@@ -177,7 +177,8 @@ def test_the_failure_is_reported_with_the_last_abort_and_the_returned_charge() -
     for node in range(3):
         assert failures(network) == []
         network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
-    reason = "compute-0 aborted: too-few: 1 contributed, 3 were needed; its charge came back to the account"
+    aborted = "compute-0 aborted the round: 1 client contributed, 3 were needed (too-few)"
+    reason = f"{aborted}; its charge came back to the account"
     quorum = Quorum(("compute-0", "compute-1", "compute-2"), p=2)
     assert failures(network) == [RoundFailed(round_id, reason, 1, 3, quorum=quorum)]
     network.advance(network.now_ms + 2 * SETTLE_MS)
@@ -194,8 +195,9 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
     network.advance(network.now_ms + 1)
     (failure,) = failures(network)
     assert failure.reason == (
-        "compute-0 aborted: too-few: 1 contributed, 3 were needed; no confirmation yet from compute-1, compute-2 that "
-        "nothing was released, so the account keeps the charge: `dca trainer FILE --resume` asks again"
+        "compute-0 aborted the round: 1 client contributed, 3 were needed (too-few); until compute-1, compute-2 have "
+        "confirmed that they released nothing, the account and the clients keep the charge: `dca trainer FILE "
+        "--resume` asks again"
     )
     assert not trainer_of(actors, network).is_settling(network.now_ms)
     for node in (1, 2):
@@ -227,7 +229,9 @@ def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: 
     if not released_first:
         with_a_partial_sum(actors, network, round_id)
     (failure,) = failures(network)
-    assert failure.reason.endswith("; a Compute node has released its part, so the account keeps the charge")
+    assert failure.reason.endswith(
+        "; a Compute node has released its part, so the account and the clients keep the charge"
+    )
     assert (failure.contributors, failure.needed) == (None, None), "with figures, nothing was released"
     if restarted:
         network.restart(trainer)
@@ -307,7 +311,7 @@ def test_a_failure_is_reported_at_the_latest_when_its_round_is_forgotten() -> No
     network.advance(close_ms + 8 * DAY_MS)
     reasons = [fact.reason for fact in network.reported(RoundFailed)[before:]]
     assert len(reasons) == 1
-    assert reasons[0].endswith("so the account keeps the charge")
+    assert reasons[0].endswith("the account and the clients keep the charge")
 
 
 def test_a_trainer_that_returns_after_all_nodes_forgot_does_not_advise_to_query_them() -> None:
@@ -317,7 +321,7 @@ def test_a_trainer_that_returns_after_all_nodes_forgot_does_not_advise_to_query_
     network.now_ms = close_ms + 7 * DAY_MS
     network.restart(actors.trainer_identity.id)
     (failure,) = failures(network)[before:]
-    assert "keeps the charge" in failure.reason
+    assert "keep the charge" in failure.reason
     assert "--resume" not in failure.reason
 
 
@@ -358,7 +362,7 @@ def test_a_lasting_refusal_is_named_whichever_abort_comes_first(order: tuple[int
     until_the_end(network)
     (failed,) = failures(network)
     assert failed.refused
-    assert failed.reason.startswith("compute-0 aborted: clients: needs n_min >= 5")
+    assert failed.reason.startswith("compute-0 aborted the round: needs n_min >= 5; ")
 
 
 class Strict(TestFederation):

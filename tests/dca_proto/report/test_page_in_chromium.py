@@ -23,7 +23,7 @@ DESK, PHONE = 1280, 390
 FILES_OPEN = 80
 SAYS = {
     "swarm": ("Learned from 336 of 342 clients", "second-moments", "agree", "points per kg/m²", "6.16 [0.2, 12.1]"),
-    "aborted-swarm": ("No result", "300 contributed, 308 were needed"),
+    "aborted-swarm": ("No result", "300 clients contributed, 308 were needed"),
     "fleet": ("9,980 of 10,000 clients", "40,112", "trainer", "shared"),
     "iterative-swarm": ("bmi 6.16", "held-out AUC", "gradient ×13"),
     "learned": ("a 3.10 [0.9, 5.3] log odds", "held-out AUC", "38 of 40"),

@@ -98,7 +98,7 @@ def test_facts_are_printed_as_sentences() -> None:
     for sentence in ("announced sum (1 number)", "contributed to sum", "released the partial sum over 3", "mu = "):
         assert sentence in printed
     assert "found [red]\\x1b[2J; accepts <= 1" in printed
-    assert f"compute-0 ({actors.computes[0].hex()[:8]}) aborted: too-few: 2 of 3" in printed
+    assert f"compute-0 ({actors.computes[0].hex()[:8]}) aborted the round: 2 of 3 (too-few)" in printed
     assert "contributed to histogram, charged epsilon = 1 at delta 0" in printed
     node = f"compute-0 ({actors.computes[0].hex()[:8]})"
     assert f"ERROR: round 00000000: {node} has already seen charge 3, and charges up to 7" in printed

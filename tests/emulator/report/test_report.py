@@ -118,8 +118,11 @@ def test_a_swarm_without_privacy_claims_none() -> None:
 
 def test_an_aborted_round_has_no_result_but_a_reason() -> None:
     outline = outline_of(SAMPLES["aborted-swarm"]())
-    assert "No result: compute-2 aborted: too-few: 300 contributed, 308 were needed" in outline.text
-    assert ["round 1", "compute-2 aborted: too-few: 300 contributed, 308 were needed"] in outline.rows
+    assert "No result: compute-2 aborted the round: 300 clients contributed, 308 were needed (too-few)" in outline.text
+    assert [
+        "round 1",
+        "compute-2 aborted the round: 300 clients contributed, 308 were needed (too-few)",
+    ] in outline.rows
     came = ["342", "300", "40", "2"]  # asked, contributed, late, dropped
     assert ["second-moments, aborted", "4", *came, "all", NODES] in outline.rows
     assert "sd of the noise" not in outline.text

@@ -41,7 +41,7 @@ def test_attack_25_a_node_far_ahead_refuses_the_round_which_ends_in_words() -> N
     world, outcome = check_trial(small(Fault(kind="clock-ahead", actor="compute 1", amount=10.0 * MINUTE_MS)))
     assert results(outcome) == ["aborted"]
     reason = outcome.ended.rounds[0].reason
-    assert reason.startswith("compute-1 aborted: late: a round's announcement at ")
+    assert reason.startswith("compute-1 aborted the round: found a round's announcement at ")
     assert re.search(r"by this clock; expected before .* earlier; this clock or that of trainer is wrong", reason)
     charges = [charge for client in world.clients for charge in client.actor.ledger.charges]
     assert [charge.returned for charge in charges] == [True, False] * 4, (

@@ -84,7 +84,7 @@ def test_attack_26_an_equivocating_node_spoils_the_round_and_gets_no_second_sum(
     """Answers carry all list hashes as each node saw them: honest nodes see two, and release nothing."""
     _, outcome = check_trial(against("equivocate", tolerate=2, seed=9))
     assert results(outcome) == ["aborted"]
-    assert " names other lists" in outcome.ended.rounds[0].reason
+    assert " has other lists" in outcome.ended.rounds[0].reason
 
 
 def test_attack_26_an_abort_signed_after_a_release() -> None:

@@ -60,6 +60,10 @@ SECOND_MS = 1_000
 WINDOWS_MS = 240_000
 MOMENTS: dict[str, Callable[[TrialWorld], bool]] = {
     "a reboot where every round needs all nodes": lambda world: at_once(world) and bool(facts_of(world, NodesSilent)),
+    "a trainer states how long it waits where every round needs all nodes": lambda world: (
+        30_000 <= waited_ms(world) < 45_000 and returned(world) == 7
+    ),
+    "a node that owes its abort is back before its trainer": lambda world: nodes_of(world) == ["012", "01", "012"],
     "a trusted node is lost": lambda world: not at_once(world) and len(facts_of(world, Announced)) > 1,
     "the federation loses a node while a charge waits for aborts": lambda world: returned(world) == 0,
     "a node is revoked between its abort and another one": lambda world: (
@@ -86,6 +90,7 @@ MOMENTS: dict[str, Callable[[TrialWorld], bool]] = {
     ),
     "one node is dead when the request comes": lambda world: (waits_s(world), nodes_of(world)) == ([10], ["01"]),
     "too many nodes are dead when the request comes": lambda world: (waits_s(world), nodes_of(world)) == ([45], []),
+    "a request states how long it waits for a dead node": lambda world: (waits_s(world), nodes_of(world)) == ([70], []),
     "a node is rebooted between two rounds": lambda world: (waits_s(world), nodes_of(world)) == ([0, 89], ["012"] * 2),
     "a request follows a round that ended for a node's silence": lambda world: (
         (waits_s(world), nodes_of(world)) == ([0, 45], ["012"])
