@@ -153,7 +153,7 @@ class Reporter:
                 announced = f"announced {fact.statistic} ({counted(fact.dimension, 'number')})"
                 spare = len(fact.computes) - fact.p - 1
                 nodes = listed([self._name(node) for node in fact.computes])
-                lost = f", without {listed([self._name(node) for node in fact.lost])}" if fact.lost else ""
+                lost = f", without {listed([self._name(node) for node in fact.without])}" if fact.without else ""
                 over = f" over {nodes}{lost}; p = {fact.p}, so {spare_words(spare)}" if spare > 0 or lost else ""
                 return f"round {_short(fact.round_id)}: {announced}{over}"
             case facts.WaitingForKeys(round_id, computes):

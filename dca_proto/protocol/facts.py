@@ -79,7 +79,7 @@ class NodesSilent(_Fact, frozen=True):
 class Announced(_Fact, frozen=True):
     """The trainer announced a round over these Compute nodes, of which at most `p` may be corrupt; 0 without nodes.
 
-    It has to do without the `lost` ones.
+    It goes on `without` those of the request that did not answer.
     """
 
     round_id: bytes
@@ -87,7 +87,7 @@ class Announced(_Fact, frozen=True):
     dimension: int
     computes: tuple[bytes, ...] = ()
     p: int = 0
-    lost: tuple[bytes, ...] = ()
+    without: tuple[bytes, ...] = ()
 
 
 class Declined(_Fact, frozen=True):

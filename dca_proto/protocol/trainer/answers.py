@@ -361,8 +361,7 @@ class Answering(BaseActor[TrainerRound]):
         """Send a message to every Compute node whose partial sum or abort is missing."""
         payload = encode(self._sign(body))
         ended = {*current.partials, *current.stored.aborted_by}
-        missing = [compute for compute in current.computes if compute not in ended]
-        return [current.send(payload, Channel.COMPUTE, compute) for compute in missing]
+        return [current.send(payload, Channel.COMPUTE, node) for node in current.computes if node not in ended]
 
     def _take_abort(self, current: TrainerRound, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
         """Handle a node's signed abort: the first ends the round, that of the p + 1st node returns the charge."""
@@ -382,7 +381,8 @@ class Answering(BaseActor[TrainerRound]):
                 silent = current.blame(node, self._timing.silent_ms)
                 waited_ms = now_ms - min(map(current.last_heard_ms, silent), default=0)
                 named = unanswered([*map(self._federation.name_of, silent)], waited_ms)
-                reason = f"{named}, so {by} aborted the round ({body.reason})" if silent else reason
+                plain = silent and self._validated(current).work is None  # else the silent ones may have been busy
+                reason = f"{named}, so {by} aborted the round ({body.reason})" if plain else reason
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             current.store(refused=refused)
             return self._fail(current, reason, now_ms, contributors, needed, (node,))

@@ -321,7 +321,8 @@ def test_no_round_opens_after_its_deadline() -> None:
     assert network.actors[actors.computes[1]].phase(opened.body.round_id) == "aborted"
     (aborted,) = [fact for fact in network.reported(NodeAborted) if fact.reason == "late"]
     assert re.fullmatch(
-        r"a round's announcement at 2023-\S+ \S+ UTC by this clock; expected before 2023-\S+ \S+ UTC, 2 hours earlier; "
+        r"found a round's announcement at 2023-\S+ \S+ UTC by this clock; expected before 2023-\S+ \S+ UTC, "
+        r"2 hours earlier; "
         r"this clock or that of trainer is wrong, or the message was delayed",
         aborted.detail,
     )

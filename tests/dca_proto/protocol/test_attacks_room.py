@@ -85,7 +85,7 @@ def test_attack_54_open_rounds_take_a_quarter_of_the_room_and_further_ones_are_a
     flooded = Flooded(network, node, trainer, invited_flood(actors, like, parameters=WIDE))
     aborts = flooded.reported(NodeAborted)
     assert {fact.reason for fact in aborts} == {"room"}
-    words = "announcements of open rounds: 1.1 MiB with this one; needs at most 1.0 MiB for one trainer"
+    words = "found announcements of open rounds: 1.1 MiB with this one; needs at most 1.0 MiB for one trainer"
     assert {fact.detail for fact in aborts} == {words}
     open_rounds = FLOOD - len(aborts)
     assert 40 < open_rounds < 60

@@ -246,7 +246,7 @@ def test_a_node_that_aborts_ends_the_round_for_all() -> None:
     assert late in [fact.compute for fact in network.reported(NodeAborted)]
     assert network.reported(Released, late) == []
     assert results(network) == []
-    assert "aborted: peer-silent" in failures(network)[0].reason
+    assert "(peer-silent)" in failures(network)[0].reason
 
 
 def test_forged_lists_answers_and_aborts_are_dropped() -> None:

@@ -295,7 +295,7 @@ def test_attack_52_a_flood_of_announcements_is_bounded_by_budget_and_limits() ->
     assert (len(victim._rounds), victim.dropped["room"]) == (10, 20)
     assert (len(node._open), len(node._rounds), node.dropped["room"]) == (10, 20, 10)
     reasons = {fact.detail for fact in network.reported(NodeAborted, node.id)}
-    assert reasons == {"open rounds: 11 with this one; needs at most 10 for one trainer"}
+    assert reasons == {"found open rounds: 11 with this one; needs at most 10 for one trainer"}
 
 
 def test_attack_52_a_trainer_that_targets_one_client_meets_the_floors() -> None:
@@ -411,8 +411,8 @@ def test_attack_26_an_altered_sum_spoils_the_round_and_nothing_else(altered: byt
         ({"vector": bytes(7)}, "a sum of the wrong length"),
         ({"count": 3}, "different sets"),
         ({"answers": (bytes(32),) * 3}, "each rests on other answers"),
-        ({"clients": b""}, "clients in sums over 6"),
-        ({"clients": bytes(16 * 50)}, "clients in sums over 6"),
+        ({"clients": b""}, "sums over 6 clients, and name "),
+        ({"clients": bytes(16 * 50)}, "sums over 6 clients, and name "),
     ],
 )
 def test_a_partial_sum_that_does_not_fit_ends_the_round_with_a_reason(changes: dict[str, Any], message: str) -> None:

@@ -314,7 +314,10 @@ def test_rounds_that_have_ended_leave_room_at_a_compute_node() -> None:
     assert len(node._open) == 1
     network.handle(node.id, Received(actors.trainer_identity.id, third_announcement(actors, network)))
     (aborted,) = network.reported(facts.NodeAborted, node.id)
-    assert (aborted.reason, aborted.detail) == ("room", "open rounds: 2 with this one; needs at most 1 for one trainer")
+    assert (aborted.reason, aborted.detail) == (
+        "room",
+        "found open rounds: 2 with this one; needs at most 1 for one trainer",
+    )
     network.restart(node.id)
     assert network.actors[node.id]._open == {second.round_id}
     until_the_end(network)
