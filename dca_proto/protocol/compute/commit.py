@@ -330,10 +330,8 @@ class Committing(BaseActor[ComputeRound]):
             current.step("late abort")
             return [stored]
         name = self._federation.compute(body.compute).name
-        return [
-            stored,
-            *self._abort(current, body.reason, f"{name} aborted: {body.detail}", contributors=body.contributors),
-        ]
+        detail = f"{name} aborted: {body.detail}"
+        return [stored, *self._abort(current, body.reason, detail, contributors=body.contributors)]
 
     def _give_up(self, current: ComputeRound, now_ms: int) -> list[Effect]:
         """At `commit_by`, abort a round that this node has not answered; half an hour later, one that it has (§4.7).
