@@ -38,11 +38,23 @@ class Returning(BaseActor[ClientRound]):
         if now_ms >= self._forget_ms(current):
             return []  # no abort counts any more: this round is about to be forgotten
         aborted_by = (*current.stored.aborted_by, author)
-        if not self._trust.returns(current.stored, aborted_by, self._federation):
-            stored = current.advance("abort", aborted_by=aborted_by)
-            ask_ms = current.stored.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
-            ask = [] if current.asked else [current.timer(ASK, ask_ms)]  # else the back-off goes on
-            return [stored, *ask, self._close_timer(current, now_ms)]
+        if self._trust.returns(current.stored, aborted_by, self._federation):
+            return self._give_back(current, aborted_by)
+        stored = current.advance("abort", aborted_by=aborted_by)
+        ask_ms = current.stored.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
+        ask = [] if current.asked else [current.timer(ASK, ask_ms)]  # else the back-off goes on
+        return [stored, *ask, self._close_timer(current, now_ms)]
+
+    def _recount(self, now_ms: int) -> list[Effect]:
+        """Return the charges for which the aborts suffice by now: the federation file or the policy has changed."""
+        effects: list[Effect] = []
+        for current in [one for one in self._rounds.values() if one.stored.aborted_by and not one.is_in(RETURNED)]:
+            stored, counts = current.stored, now_ms < self._forget_ms(current)
+            if counts and self._trust.returns(stored, stored.aborted_by, self._federation):
+                effects += self._give_back(current, stored.aborted_by)
+        return effects
+
+    def _give_back(self, current: ClientRound, aborted_by: tuple[bytes, ...]) -> list[Effect]:
         stored = current.advance("last abort", aborted_by=aborted_by, outbound=None)
         return [
             self.ledger.give_back(current.id),

@@ -154,8 +154,9 @@ class Client(Asking):
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         tables = (ROUNDS, ANNOUNCEMENTS)
         forgotten = [Forget(table, round_id) for round_id in self._foreign for table in tables]
+        begun = [*self._file_effects(), *self._trust.pin(self._federation), *forgotten, *self._recount(now_ms)]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
-        begun = [*self._file_effects(), *self._trust.pin(self._federation), *forgotten, *self._greet(now_ms)]
+        begun += self._greet(now_ms)
         return [*begun, *self._ask_nodes(now_ms), *resumed]
 
     def _waits(self, current: ClientRound, now_ms: int) -> Waiting:
@@ -165,7 +166,7 @@ class Client(Asking):
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         self._session.adopt(self._federation)  # everything else reads `self._federation` at each message
-        return [*self._trust.pin(self._federation), *self._book_when_known(now_ms)]
+        return [*self._trust.pin(self._federation), *self._recount(now_ms), *self._book_when_known(now_ms)]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)  # verified before in this process, maybe by another client

@@ -142,10 +142,10 @@ class Queried(Committing):
 
     def _aborts_to(self, current: ComputeRound, client: bytes, now_ms: int) -> list[Effect]:
         """Send an authenticated client the aborts that this node has: its peers', and its own if there is one."""
-        if current.is_open or not self._pace.is_due(current.id + client, now_ms):
-            return []
         own = [current.stored.final_message] if current.is_aborted else []
         messages = (*own, *dict(current.stored.peer_aborts).values())
+        if current.is_open or not messages or not self._pace.is_due(current.id + client, now_ms):
+            return []  # a question without an answer delays no receipt
         return [current.send(message, Channel.CLIENT, client) for message in messages]
 
     def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query | m.Declines) -> ComputeRound:

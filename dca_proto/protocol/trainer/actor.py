@@ -141,14 +141,15 @@ class Trainer(Watching):
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         """Continue all rounds, and after the clock was set back all requests: their times are of another clock."""
+        begun = [*self._file_effects(), *self._recount(now_ms)]
         resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
         self._waiting.forget_future(now_ms)
         requests = self._waiting.requests.values()
-        return [*self._file_effects(), *resumed, *(effect for one in requests for effect in self._wait(one, now_ms))]
+        return [*begun, *resumed, *(effect for one in requests for effect in self._wait(one, now_ms))]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """Fail waiting requests for other Compute nodes; the nodes themselves abort open rounds."""
-        return [Report(fact) for fact in self._waiting.adopt(self._federation)]
+        """Fail waiting requests for other Compute nodes; the nodes themselves abort open rounds. Count aborts anew."""
+        return [*(Report(fact) for fact in self._waiting.adopt(self._federation)), *self._recount(now_ms)]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
         if not isinstance(request, OpenRound):
@@ -379,6 +380,9 @@ class Trainer(Watching):
             return [SetTimer(timer, until_ms)]  # all nodes have answered, but something is missing
         failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
         return [Report(failure)] if failure else []
+
+    def _on_settled(self, current: TrainerRound, now_ms: int) -> list[Effect]:
+        return self._report_failure(current)
 
     def _forget(self, current: TrainerRound, now_ms: int) -> list[Effect]:
         current.step(FORGET)

@@ -4,11 +4,10 @@ The trainer checks an answer before it changes anything. In rounds without Compu
 each client durably before it acknowledges it. When all clients have answered, or at `commit_by`, the stored releases
 are the result.
 
-The first abort ends a round. Once p + 1 Compute nodes have signed aborts, the round's charge comes back. The other
-aborts usually follow within moments. So the trainer delays its report of the failure until it knows the cost: until the
-charge has come back, or so many nodes have released that it stays, but at most for `settle_ms`, or for `hopeless_ms` if
-enough nodes are not silent. It asks for missing aborts for the retention, and again at each start. So a charge also
-comes back if the trainer or a node was offline.
+The first abort ends a round. Aborts of p + 1 Compute nodes bring its charge back. The trainer reports the failure once
+it knows the cost, since these usually follow within moments: the charge has come back, or so many nodes have released
+that it stays. It waits at most `settle_ms`, or `hopeless_ms` if enough nodes are not silent. It asks for missing aborts
+for the retention, and again at each start: a charge also comes back if the trainer or a node was offline.
 
 The charge of a round without Compute nodes comes back if every invited client has signed that it declines. In a round
 open to all clients, it comes back if as many have signed as are expected. If another client releases later, the charge
@@ -268,10 +267,12 @@ class Answering(BaseActor[TrainerRound]):
         return 1 + max(current.stored.colluding, self._federation.p)
 
     def _may_have_enough(self, current: TrainerRound) -> bool:
-        """Return True if enough nodes have not released: their aborts return the charge, whoever else has released."""
-        return len(self._named(node for node in current.computes if node not in current.partials)) >= self._needed(
-            current
-        )
+        """Return True if the aborts of those that have not released return the charge, whoever else has released."""
+        return self._suffices(current, (node for node in current.computes if node not in current.partials))
+
+    def _suffices(self, current: TrainerRound, nodes: Iterable[bytes]) -> bool:
+        """Return True if these nodes' aborts return the charge."""
+        return len(self._named(nodes)) >= self._needed(current)
 
     def _is_returned(self, current: TrainerRound) -> bool:
         return current.id in self.ledger and not self.ledger.is_charged(current.id)
@@ -325,10 +326,8 @@ class Answering(BaseActor[TrainerRound]):
             return self._report_failure(current)
         current.attempt = 0
         silent = current.stored.silent
-        others = self._named({*current.computes}.difference(silent, current.partials))
-        is_hopeful = silent and len(others) >= self._needed(current)
-        wait_ms = self._timing.hopeless_ms if is_hopeful else self._timing.settle_ms
-        settled = current.timer(SETTLE, now_ms + wait_ms)
+        is_hopeful = silent and self._suffices(current, {*current.computes}.difference(silent, current.partials))
+        settled = current.timer(SETTLE, now_ms + (self._timing.hopeless_ms if is_hopeful else self._timing.settle_ms))
         return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _resume_failed(self, current: TrainerRound, now_ms: int) -> list[Effect]:
@@ -392,18 +391,21 @@ class Answering(BaseActor[TrainerRound]):
         if not self._awaits_aborts(current, now_ms):
             current.step("late abort")
             return [current.store(aborted_by=aborted_by)]
-        if len(self._named(aborted_by)) >= self._needed(current):
+        if self._suffices(current, aborted_by):
             return self._give_back(current, "last abort", aborted_by=aborted_by)
         return [current.advance("abort", aborted_by=aborted_by)]
+
+    def _recount(self, now_ms: int) -> list[Effect]:
+        """Return the charges for which the aborts suffice by the present federation file."""
+        enough = [one for one in self._rounds.values() if self._suffices(one, one.stored.aborted_by)]
+        waiting = [one for one in enough if self._awaits_aborts(one, now_ms)]
+        return [effect for one in waiting for effect in self._give_back(one, "last abort")]
 
     def _give_back(self, current: TrainerRound, event: str, **changes: object) -> list[Effect]:
         """Return the charge of a failed round from which nothing was or will be released, and report that."""
         stored = current.advance(event, **changes)
         returned = self.ledger.give_back(current.id)
         return [returned, stored, Report(facts.ChargeReturned(current.id)), *self._report_failure(current)]
-
-    def _on_settled(self, current: TrainerRound, now_ms: int) -> list[Effect]:
-        return self._report_failure(current)
 
     def _report_failure(self, current: TrainerRound, *, finally_: bool = False) -> list[Effect]:
         """Report once that a round failed, and if its charge came back; `finally_`: no abort is asked for any more."""

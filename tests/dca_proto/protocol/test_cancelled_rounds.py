@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from changes import following, hand
 from round_helpers import begin, exact_actors, kind_of
 
 from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.facts import ChargeReturned
 from dca_proto.protocol.wire.messages import Abort, Announcement, Cancel
 from dca_proto.testing import Envelope, Network, TestFederation
 
@@ -48,3 +50,18 @@ def test_a_trainer_that_starts_again_after_a_cancel_ends_the_round_in_seconds() 
     network.advance(network.now_ms + 6 * SECONDS)
     assert network.actors[trainer].phase(round_id) == "failed"
     assert Announcement not in {kind_of(one) for one in network.sent[before:] if one.sender == trainer}
+
+
+def test_a_charge_comes_back_when_a_file_makes_the_aborts_enough() -> None:
+    """p is raised before two nodes abort, and lowered after that. Before, the account kept the charge for good."""
+    actors, network, round_id = cancelled()
+    trainer = network.actors[actors.trainer_identity.id]
+    raised = following(actors, colluding=2)
+    hand(network, trainer.id, raised)
+    network.tamper = lambda envelope: [envelope]
+    network.advance(network.now_ms + 30 * SECONDS)
+    assert len(trainer._rounds[round_id].stored.aborted_by) == 2
+    assert trainer.ledger.is_charged(round_id)
+    hand(network, trainer.id, following(actors, raised, colluding=1))
+    assert not trainer.ledger.is_charged(round_id)
+    assert [fact.round_id for fact in network.reported(ChargeReturned)] == [round_id]  # clients keep to the larger p

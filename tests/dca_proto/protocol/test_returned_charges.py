@@ -125,6 +125,22 @@ def test_the_larger_p_counts_whichever_file_states_it() -> None:
         assert paid.is_back
 
 
+def test_aborts_are_counted_anew_when_the_file_or_the_policy_changes() -> None:
+    """Before, only at the next abort: if all had come, the charge stayed for good."""
+    accepting = msgspec.structs.replace(OPEN, accept_p=1)
+    for policy in (accepting, OPEN):
+        paid = Paid(1, policy=policy)
+        paid.follow(paid.next_file(colluding=2))
+        paid.abort(0)
+        paid.abort(1)
+        assert not paid.is_back
+        paid.follow(paid.next_file(colluding=1))
+        assert paid.is_back is (policy is accepting)
+        paid.actors.policy = accepting
+        paid.client = paid.network.restart(paid.client.id)
+        assert paid.is_back
+
+
 def test_a_trusted_node_must_be_among_them() -> None:
     paid = Paid(1, policy=msgspec.structs.replace(OPEN, trusted_computes=("compute-3",)))
     paid.abort(0)

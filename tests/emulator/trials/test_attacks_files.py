@@ -12,7 +12,7 @@ from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.answer import Consent
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Effect
-from dca_proto.protocol.facts import Declined
+from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE
 from dca_proto.protocol.wire.messages import EpochKey
@@ -106,11 +106,13 @@ def test_a_policy_that_forbids_the_round_is_declined_in_each_limit(kind: str) ->
 
 
 @pytest.mark.parametrize(
-    ("colluding", "trusted", "refusal"),
-    [(1, 0, ""), (1, 2, ""), (1, 3, "trusted-computes"), (2, 0, "p"), (0, 2, "p")],
+    ("colluding", "trusted", "refusal", "nodes"),
+    [(1, 0, "", 2), (1, 2, "", 2), (1, 3, "trusted-computes", 2), (2, 0, "", 3), (0, 2, "", 3)],
 )
-def test_rounds_without_a_trusted_node_or_of_p_nodes_are_declined(colluding: int, trusted: int, refusal: str) -> None:
-    """The round has two of three nodes. A policy may name none; p + 1 are needed all the same. No p is all but one."""
+def test_a_round_has_more_than_p_nodes_and_is_declined_without_a_trusted_one(
+    colluding: int, trusted: int, refusal: str, nodes: int
+) -> None:
+    """The request names two of three nodes. If they are too few, the round has all. No stated p is all but one."""
     scenario = small(computes=3)
     population = msgspec.structs.replace(scenario.population, colluding=colluding)
     rounds = msgspec.structs.replace(scenario.rounds, computes=2)
@@ -118,6 +120,9 @@ def test_rounds_without_a_trusted_node_or_of_p_nodes_are_declined(colluding: int
     world, outcome = check_trial(with_limits(left_out, trusted=trusted))
     assert results(outcome) == ["aborted" if refusal else "completed"]
     assert {fact.reason for fact in facts_of(world, Declined)} == ({refusal} if refusal else set())
+    failed, completed = facts_of(world, RoundFailed), facts_of(world, RoundCompleted)
+    quorum = failed[0].quorum if refusal else completed[0].aggregate.quorum
+    assert len(quorum.nodes) == nodes
     assert outcome.ended.further == "completed", "it has all Compute nodes"
 
 
