@@ -276,7 +276,7 @@ def test_many_degrees_of_freedom_cost_little() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("family", COUNTS_ARE_LONG)
 def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None:
-    """3 fits, 2 intervals of 90 % each: fewer than 3 of 6 cover by chance with 1.3e-3.
+    """6 fits, 2 intervals of 90 % each: fewer than 7 of 12 cover by chance with 6e-4.
 
     They are wider where the noise that the constant column brings hides whether others are curved.
     """
@@ -284,7 +284,7 @@ def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None
     top = Interval(0, 100) if family.disperses else Interval(-50, 50)
     schema = Schema(("a", "b", "c"), "y", {**dict.fromkeys("abc", Interval(-5, 5)), "y": top})
     n, epsilon = (5000, 1.0) if family.disperses else (20_000, 4.0)
-    for seed in range(3):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
         X = np.column_stack([rng.standard_normal((n, 2)), np.ones(n)])
         eta = X[:, :2] @ slopes
@@ -294,7 +294,7 @@ def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None
         sds.extend(fit.coefficient_sd[:2])
     assert np.median(sds) < 0.05
     assert max(sds) < 0.15
-    assert covered >= 3
+    assert covered >= 7
 
 
 def test_outliers_hardly_move_a_robust_regression() -> None:
