@@ -2,22 +2,26 @@
 """Counts the requests that get a result although Compute nodes are lost or rebooted, in virtual time.
 
 Each scenario has one request of 8 clients, M Compute nodes and a stated p. `emulator/trials/losses.py` draws it, and
-checks invariants 1, 2, 4, 7, 8 and 11 as well. Four tables:
+checks invariants 1, 2, 4, 7, 8 and 11 as well. Five tables:
 
     lost      0 to M - (p + 1) nodes are lost for good, at random times and phases
     rebooted  every node is rebooted once, and is back after 5 to 90 s; p = M - 1
     late      a node that has stored its answer comes back after the announced end; p = M - 1. Then there is a
               result, or all charges have come back
     absent    M - p nodes are down when the request comes, so p are left, too few by one. It ends within a minute
+    stranded  so many are lost during the request, and are back after 20 minutes. At p = M - 1, it states that it waits
+              45 s (`wait_s`). It ends within a minute of the last loss, and all charges come back
 
 The scenarios of all rows run side by side, in blocks. So a run that was interrupted has equally many of each row:
 with its `--journal`, a smaller `--scenarios` shows them at once, and a larger one goes on. `--only` and `--computes`
 choose rows.
 
+Without a result, *end* is the time from the last loss, or else from the request, to the end of the request.
+
 *Skew*: a node was lost after its answer had left and before its sum had reached the trainer. *Race*: a silent node came
 back as the trainer cancelled. Both can cost a request its result. Exit code 4 if a request without one of these has no
-result, if a client bears two charges for a result or one for none, if a request takes more than a minute to find that
-too few nodes are up, or if an invariant breaks.
+result, if a client bears two charges for a result or one for none, if a request with too few nodes takes more than a
+minute to end, or if an invariant breaks.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import msgspec
 from rich.table import Table
 
 from dca_proto.errors import UsageError
-from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, LossScenario, fate_of
+from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, STRANDED, Fate, LossScenario, fate_of
 from papers.experiment import Experiment, Result, option
 from papers.runner import Check, positive, table
 
@@ -62,7 +66,7 @@ ROWS = (
     *(Row(LOST, m, p, lost) for m, p in SIZES for lost in range(m - p)),
     *(Row(REBOOTED, m, m - 1, m) for m in (2, 3, 4, 5)),
     *(Row(LATE, m, m - 1, 1) for m in (2, 3, 4)),
-    *(Row(ABSENT, m, p, m - p) for m, p in SIZES),
+    *(Row(strikes, m, p, m - p) for strikes in (ABSENT, STRANDED) for m, p in SIZES),
 )
 
 
@@ -73,7 +77,7 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
     QUICK: ClassVar = {"scenarios": 20}
 
     scenarios: int = option(1_000, "scenarios of each row", type=positive)
-    only: str | None = option(None, "the rows of one kind", choices=(LOST, REBOOTED, LATE, ABSENT))
+    only: str | None = option(None, "the rows of one kind", choices=(LOST, REBOOTED, LATE, ABSENT, STRANDED))
     computes: int | None = option(None, "the rows of so many Compute nodes (M)", type=positive)
 
     @property
@@ -105,7 +109,8 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
     def tables(self, found: dict[Row, list[Fate]]) -> Iterator[Table]:
         for strikes in dict.fromkeys(row.strikes for row in found):
             heads = ("M", "p", "nodes", "requests", "with a result", "without, in the skew", "without, in a race",
-                     "without, else", "skew", "race", "repeats", "wait, median s", "worst s")  # fmt: skip
+                     "without, else", "skew", "race", "repeats", "wait, median s", "worst s",
+                     "end, median s", "worst s")  # fmt: skip
             shown = table(_TITLES.get(strikes, f"nodes {strikes}"), *heads)
             for row, fates in found.items():
                 if row.strikes == strikes:
@@ -114,14 +119,14 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
                     shown.add_row(
                         *map(str, row[1:]), str(total), *(str(one[name]) for name in _COUNTS),
                         *(f"{100 * one[name] / total:.1f} %" for name in shares), f"{one['repeats']:.2f}",
-                        *(f"{one[name]:.1f}" if one[name] is not None else "" for name in ("wait_s", "worst_s")),
+                        *(f"{one[name]:.1f}" if one[name] is not None else "" for name in _TIMES),
                     )  # fmt: skip
             yield shown
 
     def checks(self, found: dict[Row, list[Fate]]) -> Iterator[Check]:
         everything = [(row, fate) for row, fates in found.items() for fate in fates]
         lost = [(row, fate) for row, fate in everything if not (fate.has_result or _is_excused(row, fate))]
-        slow = [(row, fate) for row, fate in everything if row.strikes == ABSENT and fate.taken_ms > MINUTE_MS]
+        slow = [(row, fate) for row, fate in everything if _is_slow(row, fate)]
         yield Check("requests with too few nodes", "end within a minute", _first(slow), not slow)
         yield Check("requests outside skew and race", "all have a result", _first(lost), not lost)
         twice = [(row, fate) for row, fate in everything if fate.has_result and max(fate.charges) > 1]
@@ -132,14 +137,24 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
         yield Check("invariants", "none breaks", _first(broken), not broken)
 
 
+def _is_slow(row: Row, fate: Fate) -> bool:
+    """Return True if a request takes more than a minute to end with too few nodes."""
+    if row.strikes == STRANDED and not (fate.has_result or fate.is_excused):
+        return (fate.left_ms or 0) > MINUTE_MS
+    return row.strikes == ABSENT and fate.taken_ms > MINUTE_MS
+
+
 def _is_excused(row: Row, fate: Fate) -> bool:
     """Return True if a request may lack a result: of a node that is back too late, if all charges have come back."""
     if row.strikes == ABSENT:
         return fate.charges == (0, 0)
+    if row.strikes == STRANDED:
+        return fate.is_excused or not fate.charges[1]
     return fate.is_excused if row.strikes == LOST else row.strikes == LATE and (fate.skew or not fate.charges[1])
 
 
-_TITLES = {LATE: "nodes back after the end", ABSENT: "too few nodes are up"}
+_TITLES = {LATE: "nodes back after the end", ABSENT: "too few nodes are up", STRANDED: "too few nodes are left"}
+_TIMES = ("wait_s", "worst_s", "end_s", "last_s")
 _COUNTS = ("results", "in_skew", "in_race", "unexcused")
 
 
@@ -147,6 +162,7 @@ def _figures(fates: list[Fate]) -> dict[str, Any]:
     """Return the figures of a row."""
     without = [fate for fate in fates if not fate.has_result]
     waits = [fate.wait_ms / 1000 for fate in fates if fate.wait_ms is not None]
+    ends = [(fate.taken_ms if fate.left_ms is None else fate.left_ms) / 1000 for fate in without if not fate.is_excused]
     return {
         "requests": len(fates),
         "results": len(fates) - len(without),
@@ -158,6 +174,8 @@ def _figures(fates: list[Fate]) -> dict[str, Any]:
         "repeats": statistics.fmean(fate.repeats for fate in fates),
         "wait_s": statistics.median(waits) if waits else None,
         "worst_s": max(waits, default=None),
+        "end_s": statistics.median(ends) if ends else None,
+        "last_s": max(ends, default=None),
         "taken_s": max(fate.taken_ms for fate in fates) / 1000,
     }
 

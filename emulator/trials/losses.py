@@ -1,6 +1,7 @@
 """Scenarios in which Compute nodes are lost for good, or rebooted, at random moments; and what became of the request.
 
-In others, too many nodes are down before the request: it has to end within a minute, at no charge.
+In others, too many nodes are down before the request: it has to end within a minute, at no charge. Or they are lost in
+the midst of it: then it ends within a minute of the last loss, and charges come back once the nodes are up again.
 
 The nodes keep to the protocol, and nothing else goes wrong. A node is struck at a random time, or as it stores a
 random phase: before that, in the middle of the write, after it, or between its messages.
@@ -48,11 +49,13 @@ CHECKED = (1, 2, 4, 7, 8, 11, 19)
 _FIRST_MS, _STEP_MS, _BRIEF_MS = 1_000, 500, 3_000  # a round takes less than that if nothing goes wrong
 _KILLS = ("kill-before", "kill-torn", "kill-after", "kill-between")
 _PHASES = (*node_round.OPEN, node_round.RELEASED)
-LOST, REBOOTED, LATE, ABSENT = "lost", "rebooted", "late", "absent"
+LOST, REBOOTED, LATE, ABSENT, STRANDED = "lost", "rebooted", "late", "absent", "stranded"
+_AGAIN_MS, _STATED_S = 1_200_000, 45.0
+"""When too many lost nodes are up again, and the wait that a request states where every round needs all nodes."""
 
 
 class LossScenario(NamedTuple):
-    """A scenario: M, p, what strikes (`LOST`, `REBOOTED`, `LATE` or `ABSENT`), how many nodes, and the seed."""
+    """A scenario: M, p, what strikes (`LOST`, `REBOOTED`, `LATE`, `ABSENT`, `STRANDED`), how many nodes, the seed."""
 
     computes: int
     colluding: int
@@ -68,7 +71,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
         has_result: whether it has a result. reason: why not. repeats: how many rounds came after its first.
         skew, race: whether these moments occurred.
         wait_ms: from the first loss of a node to the result; None without a loss before it.
-        taken_ms: from the request to its end.
+        taken_ms: from the request to its end. left_ms: from the last loss of a node before its end; None without one.
         charges: the largest number of charges that a client bears for it, as soon as it has ended, and at the end.
         broken: the invariants that broke.
     """
@@ -80,6 +83,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     race: bool = False
     wait_ms: int | None = None
     taken_ms: int = 0
+    left_ms: int | None = None
     charges: tuple[int, int] = (0, 0)
     broken: dict[int, str] = {}
 
@@ -98,7 +102,12 @@ def scenario_of(plan: LossScenario) -> Scenario:
         heal_ms=ENDED_MS,
         population=Population(clients=CLIENTS, computes=plan.computes, colluding=plan.colluding),
         rounds=Rounds(
-            first_ms=_FIRST_MS, tolerate=1, collect_s=WINDOW_S, commit_s=WINDOW_S, roll_call=plan.strikes == ABSENT
+            first_ms=_FIRST_MS,
+            tolerate=1,
+            collect_s=WINDOW_S,
+            commit_s=WINDOW_S,
+            wait_s=_STATED_S if plan.strikes == STRANDED and plan.colluding == plan.computes - 1 else 0.0,
+            roll_call=plan.strikes == ABSENT,
         ),
         faults=tuple(_strike(stream, f"compute {node}", plan.strikes) for node in struck),
     )
@@ -110,7 +119,7 @@ def _strike(stream: random.Random, actor: str, strikes: str) -> Fault:
         return Fault(kind=kind, actor=actor, phase=phase, for_ms=stream.randint(*LATE_MS))
     if strikes == ABSENT:
         return Fault(kind="crash", actor=actor, at_ms=stream.randrange(_FIRST_MS), for_ms=ENDED_MS)
-    for_ms = stream.randint(*BACK_MS) if strikes == REBOOTED else ENDED_MS
+    for_ms = stream.randint(*BACK_MS) if strikes == REBOOTED else _AGAIN_MS if strikes == STRANDED else ENDED_MS
     if stream.random() < 0.5:
         return Fault(kind="crash", actor=actor, at_ms=_FIRST_MS + stream.randrange(_BRIEF_MS), for_ms=for_ms)
     return Fault(kind=stream.choice(_KILLS), actor=actor, phase=stream.choice(_PHASES), for_ms=for_ms)
@@ -128,6 +137,8 @@ def fate_of(plan: LossScenario) -> Fate:
     while simulator.now_ms < until_ms and not _has_ended(world):
         simulator.run(simulator.now_ms + _STEP_MS)
     at_once = watch.most_charges()
+    if plan.strikes == STRANDED:  # the nodes come back when they would have, not once the request has ended
+        simulator.run(simulator.start_ms + 2 * _AGAIN_MS)
     world.mend()
     simulator.run(simulator.start_ms + OVER_MS)
     for check in checks:
@@ -152,7 +163,7 @@ class _Watch(Observer):
         self._released: Counter[bytes] = Counter()
         self._aborted: set[bytes] = set()
         self._skew = False
-        self._lost_ms: int | None = None
+        self._lost_ms: list[int] = []
 
     def on_send(self, process: Process, send: Send) -> None:
         if process.role is Channel.COMPUTE and isinstance(body_of(send.payload), Answer):
@@ -164,7 +175,7 @@ class _Watch(Observer):
 
     def on_kill(self, process: Process) -> None:
         if process.role is Channel.COMPUTE and self._world.mended_ms is None:
-            self._lost_ms = self._world.simulator.now_ms if self._lost_ms is None else self._lost_ms
+            self._lost_ms.append(self._world.simulator.now_ms)
             own = {key for key in self._answered - self._arrived if key[1] == process.id}
             stored = [
                 decoded(table, value, node_round.StoredComputeRound)
@@ -189,7 +200,7 @@ class _Watch(Observer):
     def fate(self, at_once: int, broken: dict[int, str]) -> Fate:
         """Return the fate of the request. `at_once`: the most charges of a client when it had ended."""
         log = self._world.rounds[0].last
-        ended_ms = log.ended_ms if isinstance(log.ended, RoundCompleted) else None
+        ended_ms, over_ms = log.ended_ms if isinstance(log.ended, RoundCompleted) else None, log.ended_ms or ENDED_MS
         return Fate(
             has_result=ended_ms is not None,
             reason="" if ended_ms else getattr(log.ended, "reason", log.refused or "open"),
@@ -197,7 +208,8 @@ class _Watch(Observer):
             skew=self._skew,
             race=not self._released.keys().isdisjoint(self._aborted),
             taken_ms=(log.ended_ms or ENDED_MS) - self._world.rounds[0].asked_ms,
-            wait_ms=max(0, ended_ms - self._lost_ms) if ended_ms and self._lost_ms else None,
+            wait_ms=max(0, ended_ms - self._lost_ms[0]) if ended_ms and self._lost_ms else None,
+            left_ms=min((over_ms - at_ms for at_ms in self._lost_ms if at_ms <= over_ms), default=None),
             charges=(at_once, self.most_charges()),
             broken=broken,
         )

@@ -14,7 +14,7 @@ from dca_proto.protocol.wire.messages import Answer
 from emulator.sim.events import Observer
 from emulator.sim.lane import Packet
 from emulator.sim.process import Process
-from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, LossScenario, fate_of, scenario_of
+from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, STRANDED, Fate, LossScenario, fate_of, scenario_of
 from emulator.trials.scenario import Fault, Scenario
 from emulator.trials.world import TrialWorld
 from emulator.wire import body_of
@@ -109,8 +109,22 @@ def test_with_too_few_nodes_up_a_request_ends_within_a_minute_at_no_charge(
     assert 45_000 <= fate.taken_ms <= 60_000
 
 
+@pytest.mark.parametrize("size", [(3, 2, 1), (3, 1, 2), (4, 1, 3)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_request_that_loses_too_many_nodes_ends_within_a_minute_and_its_charges_come_back(
+    size: tuple[int, int, int], seed: int
+) -> None:
+    """Where each round needs all nodes, it states that it waits 45 seconds. A loss at the end may cost nothing."""
+    computes, colluding, nodes = size
+    fate = fate_of(LossScenario(computes, colluding, STRANDED, nodes, seed))
+    assert fate.broken == {}
+    if not (fate.has_result or fate.is_excused):
+        assert 8_000 < (fate.left_ms or 0) <= 60_000
+        assert fate.charges[1] == 0
+
+
 def test_plans_strike_as_many_nodes_as_they_say() -> None:
-    for strikes, nodes in ((LOST, 0), (LOST, 2), (REBOOTED, 4), (LATE, 1), (ABSENT, 3)):
+    for strikes, nodes in ((LOST, 0), (LOST, 2), (REBOOTED, 4), (LATE, 1), (ABSENT, 3), (STRANDED, 3)):
         faults = scenario_of(LossScenario(4, 1, strikes, nodes, 3)).faults
         assert len({fault.actor for fault in faults}) == len(faults) == nodes
 
