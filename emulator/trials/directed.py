@@ -82,6 +82,12 @@ DIRECTED: dict[str, Scenario] = {
     "a trainer cancels a round that has a result": _scenario(
         3, 1, adversaries=(Adversary(kind="cancel-late", actor="trainer"),)
     ),
+    "a trainer chooses too few nodes": _scenario(
+        3,
+        2,
+        rounds=Rounds(count=8, every_ms=10_000, tolerate=1, collect_s=20.0, commit_s=20.0),
+        adversaries=(Adversary(kind="choose-nodes", actor="trainer"),),
+    ),
     "the file states a smaller p while a node is lost": _scenario(
         3, 2, (_lost(2, 200_000), Fault(kind="new-p", actor="trainer", at_ms=2_000))
     ),

@@ -10,7 +10,14 @@ from collections.abc import Callable
 import pytest
 from trial_helpers import check_trial, facts_of
 
-from dca_proto.protocol.facts import Announced, ChargeReturned, FederationChanged, NodesSilent, RoundCompleted
+from dca_proto.protocol.facts import (
+    Announced,
+    ChargeReturned,
+    FederationChanged,
+    NodeAborted,
+    NodesSilent,
+    RoundCompleted,
+)
 from emulator.trials.directed import DIRECTED
 from emulator.trials.world import TrialWorld
 
@@ -79,6 +86,9 @@ MOMENTS: dict[str, Callable[[TrialWorld], bool]] = {
         == {world.clients[1].id}
     ),
     "a trainer cancels a round that has a result": lambda world: at_once(world) and returned(world) == 0,
+    "a trainer chooses too few nodes": lambda world: (
+        {fact.reason for fact in facts_of(world, NodeAborted)} >= {"p"} and bool(facts_of(world, RoundCompleted))
+    ),
     "the file states a smaller p while a node is lost": lambda world: (
         at_once(world) and waited_ms(world) > 200_000 and world.actors.newest.p == 1
     ),
