@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from dca_proto import drawing
-from dca_proto.cli.options import Json, Plot
+from dca_proto.cli.options import Json, Plot, require_known
 from dca_proto.cli.output import draw, require_plot_target, result_console, say, table
 from dca_proto.cli.schedule_file import results_path
 from dca_proto.errors import UsageError
@@ -21,7 +21,7 @@ from dca_proto.privacy.rounding import at_least
 from dca_proto.results.figure import about
 from dca_proto.results.series import BEGUN, DONE, SeriesEstimate, SeriesSlot
 from dca_proto.runtime.files import write_json
-from dca_proto.wording import counted, nearest
+from dca_proto.wording import counted
 from inference.jobs.estimates import interval_words
 
 EXAMPLES = """Examples:
@@ -101,10 +101,7 @@ def _only(slot: SeriesSlot, estimate: str | None) -> SeriesSlot:
     if estimate is None or slot.result is None:
         return slot
     names = [one.name for one in slot.result.estimates]
-    if estimate not in names:
-        raise UsageError(
-            f"--estimate {estimate[:64]!r} is unknown{nearest(estimate, names)}; known: {', '.join(names)}"
-        )
+    require_known("--estimate", estimate, names)
     kept = [one for one in slot.result.estimates if one.name == estimate]
     return msgspec.structs.replace(slot, result=msgspec.structs.replace(slot.result, estimates=kept))
 

@@ -81,9 +81,7 @@ class Watching(Answering):
         query = encode(self._sign(Query(current.id, current.hash))) if due else b""
         asked = [current.send(query, Channel.COMPUTE, node) for node in due]
         silent = tuple(node for node in waiting if quiet[node] >= silent_ms)
-        lately_ms = (
-            silent_ms * 3 // 4
-        )  # one that answers each question is heard every second look, of which each is late
+        lately_ms = silent_ms * 3 // 4  # who answers each question is heard every second look, and looks are late
         heard = sum(now_ms - current.heard.get(node, 0) < lately_ms for node in current.computes)
         if self._spare(heard, current) < 0:
             current.cut_off_ms = now_ms
@@ -243,11 +241,10 @@ class Watching(Answering):
         chosen = self._chosen(request.computes)
         late = tuple(one for one in request.computes if one in owing and one in self._old_debtors and one not in chosen)
         self._old_debtors.difference_update(late)
-        self._waiting.note_lost(
-            request.round_id, {one: owing.get(one, now_ms) for one in request.computes if one not in {*chosen, *late}}
-        )
-        computes = tuple(node for node in request.computes if node in {*chosen, *late})
-        request = msgspec.structs.replace(request, computes=computes)
+        kept = {*chosen, *late}
+        lost = {node: owing.get(node, now_ms) for node in request.computes if node not in kept}
+        self._waiting.note_lost(request.round_id, lost)
+        request = msgspec.structs.replace(request, computes=tuple(node for node in request.computes if node in kept))
         self._waiting.add(request, now_ms, late)
         reminders = [effect for node in late for effect in self._remind(node, now_ms)]
         timer = [SetTimer(Timer(DEBTS, request.round_id), now_ms + self._timing.watch_ms)] if late else []
